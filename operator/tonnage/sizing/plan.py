@@ -11,9 +11,11 @@ from tonnage.sizing.memory.ceiling import MemoryBudget
 from tonnage.sizing.memory.starts import StartDoubt, start_doubts
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.request import Flags, SizingRequest, spread_of
 from tonnage.sizing.serving.demand import ServiceLevel, fleet_of, service_at
 from tonnage.sizing.serving.flags import (
+    BOUND_DOUBT,
+    LEAST_SHARE,
     ChosenFlags,
     FlagSearch,
     max_queued_tokens_of,
@@ -41,13 +43,8 @@ from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Routing, Target
 from tonnage.units import format_s, significant
 
-LEAST_SHARE = 0.01
-"""Of the most that a replica serves at all: where the SLO leaves less, the number of replicas
-swings from hundreds to none with the tenth digit of a length."""
 IDLE = 1e-6
 """Mean decoding sequences of a replica that serves one request now and then."""
-BOUND_DOUBT = 1.15
-"""What a replica may serve more than the fluid bound says: it knows no whole sequences."""
 TAIL = 0.9
 """Percentiles from which the mean bounds a target."""
 SHORT_RUN_DOUBT = 1.2
@@ -285,6 +282,15 @@ class RankedCandidate:
         return SHORT_RUN_DOUBT * self.requests_per_s
 
 
+def may_serve(outline: Candidate, each_requests_per_s: float, *, on_search: OnSearch) -> bool:
+    """Tell whether each replica of a split may serve a rate, by short runs at that rate alone."""
+    request = outline.request
+    if request.flags or request.slo.is_offline or not _serves_alike(request):
+        return True
+    search = FlagSearch(request, outline.shard, on_search)
+    return search.can_serve(outline.widest, each_requests_per_s / SHORT_RUN_DOUBT)
+
+
 def finalist_of(outline: Candidate, *, on_search: OnSearch) -> RankedCandidate:
     """Try a split with short runs; one whose flags run, or offline, is taken as it is."""
     request, coarse = outline.request, outline.widest
@@ -321,8 +327,16 @@ def size_with(
     return confirm_targets(found, on_search) if confirms else with_replicas(found)
 
 
-def simulate(finalist: RankedCandidate, *, on_search: OnSearch = keep_searching) -> Sizing:
-    """Return what one replica serves within the SLO; how many replicas it takes is left open.
+def simulate(
+    finalist: RankedCandidate,
+    *,
+    most_replicas: float | None = None,
+    on_search: OnSearch = keep_searching,
+) -> Sizing:
+    """Return what one replica serves within the SLO, and how many the demand takes.
+
+    ``most_replicas``: no larger fleets are simulated, nor than slow engines take for the demand.
+    None: fleets of all sizes are.
 
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
@@ -339,9 +353,21 @@ def simulate(finalist: RankedCandidate, *, on_search: OnSearch = keep_searching)
             f"{request.gpu.name} {shard.parallelism}: one request alone meets the SLO, but no "
             f"rate that is worth a replica does ({_what_fails(outline)})"
         )
-    trial = trial_of(request, chosen.replica)
-    staffing = staffing_of(trial, served.requests_per_s, request.routing, on_search=on_search)
-    return outline.sizing(chosen, served, staffing)
+    alone = Staffing(each_requests_per_s=((1, served.requests_per_s),))
+    found = outline.sizing(chosen, served, alone)
+    rate = (1 + spread_of(request)) * (requests_per_s_asked(found) or math.inf)
+
+    def is_enough(few: int, each: float) -> bool:
+        return most_replicas is not None and (few >= most_replicas or few * each >= rate)
+
+    staffing = staffing_of(
+        trial_of(request, chosen.replica),
+        served.requests_per_s,
+        request.routing,
+        is_enough=is_enough,
+        on_search=on_search,
+    )
+    return with_replicas(replace(found, staffing=staffing))
 
 
 def _with_scv_of_replica(request: SizingRequest, finalist: RankedCandidate) -> SizingRequest:

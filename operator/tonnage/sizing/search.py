@@ -25,6 +25,7 @@ from tonnage.sizing.plan import (
     confirm_targets,
     finalist_of,
     keep_searching,
+    may_serve,
     outlines_of,
     rate_asked,
     requests_per_s_asked,
@@ -82,8 +83,8 @@ def size(
         if is_beyond and is_within_node and next(outlines_of(request, tried, []), None):
             raise SeveralNodesError(f"no split within a node of {node} {request.gpu.name} serves")
         found, refused = cheapest(request, tried, on_search)
-        if found:
-            return found
+        if found:  # what each of more replicas serves, too
+            return size_with(request, found.parallelism, on_search=on_search)
         refusals += refused
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
@@ -96,6 +97,7 @@ The lowest first: a split without a price is taken only where no other serves.""
 Rank = tuple[bool, Cost, int, float]
 """Of a split, the lowest first: is the demand beyond maxReplicas; what it costs (beyond: the less
 the more they serve); the GPUs of one replica; the less the more that one serves."""
+BISECTIONS: Final = 12
 NO_LIMIT: Final[Rank] = (True, (True, math.inf), sys.maxsize, math.inf)
 
 
@@ -116,10 +118,10 @@ def cheapest(
     """Return the best of some splits, leaving out what ranks higher, and what refuses others.
 
     What may be best goes first: a split by the cost of one replica, until its fluid bound is known,
-    then by that, until short runs say what it may serve, until full runs say what it does. What is
-    found is best once nothing that is left may be better.
+    then by that, until short runs say what it may serve, until full runs say what it does, and once
+    more by the rate that is shown to. What is found is best once nothing left may be better.
     """
-    queue: list[tuple[Rank, int, Parallelism | Candidate | RankedCandidate]] = [
+    queue: list[tuple[Rank, int, Parallelism | Candidate | RankedCandidate | Sizing]] = [
         (_least_rank(request, split.num_gpus), number, split) for number, split in enumerate(splits)
     ]
     heapify(queue)
@@ -133,15 +135,23 @@ def cheapest(
                 heappush(queue, (_rank_at(outline, outline.bound_requests_per_s), number, outline))
             continue
         if isinstance(tried, Candidate):
-            finalist = finalist_of(tried, on_search=on_search)
-            heappush(queue, (_rank_at(tried, finalist.most_requests_per_s), number, finalist))
+            least = _least_rate(tried, rank_of_sizing(best) if best else limit)
+            if not least or may_serve(tried, least, on_search=on_search):
+                finalist = finalist_of(tried, on_search=on_search)
+                rank = _rank_at(tried, finalist.most_requests_per_s)
+                heappush(queue, (rank, number, finalist))
             continue
         try:
-            found = confirm_targets(simulate(tried, on_search=on_search), on_search)
+            if isinstance(tried, RankedCandidate):
+                within = rank_of_sizing(best) if best else limit
+                most = _most_replicas(tried.outline, within)
+                found = simulate(tried, most_replicas=most, on_search=on_search)
+                heappush(queue, (rank_of_sizing(found), number, found))
+                continue
+            found = confirm_targets(tried, on_search)
+            best = found if best is None else min(best, found, key=rank_of_sizing)
         except SizingError as refusal:
             too_slow.append(refusal)
-            continue
-        best = found if best is None else min(best, found, key=rank_of_sizing)
     return best, [*refusals, *too_slow]
 
 
@@ -205,6 +215,25 @@ def _rank_at(outline: Candidate, requests_per_s: float) -> Rank:
     rate = rate_asked(request, replica, lambda: state_at_capacity(request, replica, requests_per_s))
     replicas = None if rate is None else math.ceil(rate * (1 - ROUNDING) / requests_per_s)
     return rank_by_cost(request, outline.num_gpus, replicas, requests_per_s)
+
+
+def _least_rate(outline: Candidate, limit: Rank) -> float:
+    """Return what each replica of a split has to serve at least to be within a limit."""
+    low, high = 0.0, outline.bound_requests_per_s
+    for _ in range(BISECTIONS if limit < NO_LIMIT else 0):
+        middle = (low + high) / 2
+        low, high = (low, middle) if _rank_at(outline, middle) <= limit else (middle, high)
+    return low
+
+
+def _most_replicas(outline: Candidate, limit: Rank) -> float:
+    """Return the replicas of a split that are within a limit at most."""
+    is_beyond, (has_no_price, amount), *_ = limit
+    hour = gpu_hour(outline.request.gpu, outline.num_gpus)
+    if is_beyond or has_no_price is not (hour is None):
+        return math.inf
+    each = hour.usd_per_replica(outline.num_gpus) if hour else outline.num_gpus
+    return max(1, math.floor(amount / each)) if each else math.inf
 
 
 def gpus_taken(sizing: Sizing) -> float:

@@ -1,5 +1,6 @@
 """The flags that a split of the model runs best with, and the engine group that they make."""
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -16,7 +17,11 @@ from tonnage.sizing.provenance import most_times
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.admission import max_queued_tokens
 from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, ratio_at
-from tonnage.sizing.serving.load_line import bound_requests_per_s, tpot_ceiling
+from tonnage.sizing.serving.load_line import (
+    bound_requests_per_s,
+    top_requests_per_s,
+    tpot_ceiling,
+)
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.steady import prompts_step_s
 from tonnage.sizing.serving.trial import Trial
@@ -39,6 +44,11 @@ TIE = 0.999
 """Share of the goodput that counts as the same: of those a small flag is taken."""
 BUDGET_GAIN = 1.06
 """What another token budget must bring than the best of those before it."""
+LEAST_SHARE = 0.01
+"""Of the most that a replica serves at all: where the SLO leaves less, the number of replicas
+swings from hundreds to none with the tenth digit of a length."""
+BOUND_DOUBT = 1.15
+"""What a replica may serve more than the fluid bound says: it knows no whole sequences."""
 BUDGETS_TOKENS = tuple(512 * times for times in (1, 2, 4, 8, 32))
 
 OnSearch = Callable[[], None]
@@ -71,6 +81,17 @@ class FlagSearch:
             if tokens != first.flags.max_num_batched_tokens:
                 best = self._under(tokens, best)
         return best
+
+    def can_serve(self, widest: ChosenFlags, rate: float) -> bool:
+        """Tell whether any flags keep a rate in short runs."""
+        for tokens in self._budgets(widest):
+            with suppress(DoesNotFitError):
+                chosen, most = self._widest(tokens), self._slots_in_memory(tokens)
+                more = min(most, math.ceil(chosen.flags.max_num_seqs / STRIDE))
+                for seqs in itertools.islice((more, *_ladder(more)), PATIENCE + 1):
+                    if self._keeps(self._with(chosen, max_num_seqs=seqs), rate):
+                        return True
+        return False
 
     def refine(self, coarse: ChosenFlags) -> ChosenFlags:
         """Return the flags of the highest goodput; of those that serve as much, the smallest."""
@@ -140,6 +161,11 @@ class FlagSearch:
         )
 
     def _keeps(self, chosen: ChosenFlags, rate: float) -> bool:
+        """Tell whether a rate is kept; of none known, the least that is worth a replica."""
+        top = top_requests_per_s(chosen.replica, self._request.workload)
+        rate = rate or LEAST_SHARE * top
+        if rate > BOUND_DOUBT * top:
+            return False
         trial = trial_of(self._request, chosen.replica)
         return ratio_at(trial, rate, length=Length.COARSE, on_search=self._between) <= 1
 
@@ -163,9 +189,9 @@ class FlagSearch:
         failed = 0
         for seqs in _ladder(_used_slots(best)):
             other, rate = self._with(best, max_num_seqs=seqs), best.goodput.requests_per_s
-            if rate and not self._keeps(other, GAIN * rate):
+            if not self._keeps(other, GAIN * rate):
                 failed += 1
-                if failed == PATIENCE:
+                if rate and failed == PATIENCE:
                     break
                 continue
             other = self._try(other, GAIN * rate or self._upper_bound(other), Length.COARSE)
@@ -181,7 +207,7 @@ class FlagSearch:
         """
         rate = best.goodput.requests_per_s
         for other in self._other(tokens, best):
-            if not rate or self._keeps(other, BUDGET_GAIN * rate):
+            if self._keeps(other, BUDGET_GAIN * rate):
                 guess = BUDGET_GAIN * rate or self._upper_bound(other)
                 return self._best_slots(self._try(other, guess, Length.COARSE))
         return best

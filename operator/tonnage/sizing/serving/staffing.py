@@ -90,9 +90,13 @@ def staffing_of(
     alone_requests_per_s: float,
     routing: Routing,
     *,
+    is_enough: Callable[[int, float], bool] = lambda _few, _each: False,
     on_search: Callable[[], None] = lambda: None,
 ) -> Staffing:
     """Return what each of N replicas serves, ``alone_requests_per_s`` being that of one.
+
+    ``is_enough``: where it says so of a number of replicas and what each of them serves, larger
+    fleets are not simulated.
 
     A random split of Poisson arrivals by chance leaves Poisson arrivals to each, and the same
     goodput, however many there are. One of arrivals more regular than those is the burstier the
@@ -103,8 +107,10 @@ def staffing_of(
     is_same = trial.slo.is_offline or serves_as_alone(routing, trial.arrival_scv)
     farther = max if is_pooled or trial.arrival_scv > 1 else min
     if alone_requests_per_s > 0 and not is_same:
-        most = most_requests_per_s(trial, alone_requests_per_s, on_search=on_search)
+        most = saturated_requests_per_s(trial, alone_requests_per_s, on_search=on_search)
         for number in FLEETS[1:]:
+            if is_enough(*known[-1]):
+                break
             fleet = of_fleet(trial, number, routing)
             guess = known[-1][1] or alone_requests_per_s
             found = goodput(fleet, guess, length=Length.MEDIUM, on_search=on_search)
@@ -112,7 +118,7 @@ def staffing_of(
     return Staffing(each_requests_per_s=tuple(known), is_pooled=is_pooled)
 
 
-def most_requests_per_s(
+def saturated_requests_per_s(
     trial: Trial, alone_requests_per_s: float, *, on_search: Callable[[], None] = lambda: None
 ) -> float:
     """Return what a replica serves with requests always waiting, and however long they wait.

@@ -8,7 +8,8 @@ itself takes their mean.
 import itertools
 import math
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 
 from tonnage.engine.step_costs import PrefillGrid, StepCosts
@@ -143,12 +144,15 @@ def _slopes(knots: list[int], price_s: Callable[[float], float]) -> Iterator[flo
         yield (price_s(high) - price_s(low)) / (high - low)
 
 
-def _prefill_s(model: StepTimeModel, number: int, tokens: float, ranks: float) -> float:
-    beside = Step(num_sequences=number, context_tokens=0)
-    with_prompt = Step(
-        num_sequences=number, context_tokens=0, prefill_tokens=tokens, prefill_ranks=ranks
-    )
-    return model.step(with_prompt).total_s - model.step(beside).total_s
+def _prefill_s(
+    model: StepTimeModel, number: int, chunks_tokens: Iterable[float], ranks: float
+) -> Iterator[float]:
+    """Yield what so many prompt tokens add to a step of a number decoding."""
+    step = Step(num_sequences=number, context_tokens=0)
+    beside_s = model.step(step).total_s
+    for tokens in chunks_tokens:
+        with_prompt = replace(step, prefill_tokens=tokens, prefill_ranks=ranks)
+        yield model.step(with_prompt).total_s - beside_s if tokens else 0.0
 
 
 def _prefill_grid(model: StepTimeModel, most: int, max_batched_tokens: int) -> PrefillGrid:
@@ -163,10 +167,7 @@ def _prefill_grid(model: StepTimeModel, most: int, max_batched_tokens: int) -> P
     return PrefillGrid(
         num_decoding=tuple(rows),
         prefill_tokens=tuple(float(tokens) for tokens in columns),
-        seconds=tuple(
-            tuple(_prefill_s(model, number, tokens, 1) if tokens else 0.0 for tokens in columns)
-            for number in rows
-        ),
+        seconds=tuple(tuple(_prefill_s(model, number, columns, 1)) for number in rows),
     )
 
 
@@ -175,5 +176,5 @@ def _own_prefill_s(model: StepTimeModel, tokens: int) -> float:
     if model.dp_size == 1:
         return 0.0
     spread = model.dp_size
-    difference_s = _prefill_s(model, 1, tokens, 1) - _prefill_s(model, 1, tokens, spread)
-    return difference_s / (tokens - tokens / spread)
+    [alone_s], [spread_s] = (_prefill_s(model, 1, [tokens], ranks) for ranks in (1, spread))
+    return (alone_s - spread_s) / (tokens - tokens / spread)

@@ -14,8 +14,8 @@ from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.staffing import (
     FLEETS,
     Staffing,
-    most_requests_per_s,
     of_fleet,
+    saturated_requests_per_s,
     staffing_of,
 )
 from tonnage.sizing.workload import Lengths, Routing, Slo
@@ -118,7 +118,7 @@ def test_each_of_more_replicas_serves_less_of_arrivals_that_come_like_a_clock():
 
 def test_no_fleet_serves_more_than_its_slots_let_through():
     # One slot and steps of 100 ms: ten requests a second, however many wait.
-    assert most_requests_per_s(a_server_of(0.1), 5.0) == pytest.approx(10, rel=0.01)
+    assert saturated_requests_per_s(a_server_of(0.1), 5.0) == pytest.approx(10, rel=0.01)
 
 
 class TestReplicas:
