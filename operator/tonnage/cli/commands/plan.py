@@ -1,19 +1,30 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tonnage.cli.commands.demand import DemandOptions, with_curve
 from tonnage.cli.commands.options import (
     calibration_in,
     calibration_option,
     output_option,
+    page_option,
     takes,
 )
-from tonnage.cli.commands.output_files import answers_for, check_some, search_progress
+from tonnage.cli.commands.output_files import (
+    answers_for,
+    check_page,
+    check_some,
+    search_progress,
+    single_model,
+    write_page,
+)
 from tonnage.cli.commands.output_formats import serialize
 from tonnage.cli.commands.plan_extras import RolesAsked
 from tonnage.cli.commands.plan_options import (
@@ -23,12 +34,19 @@ from tonnage.cli.commands.plan_options import (
     terms_of,
 )
 from tonnage.cli.console import Failure, output, print_error, remark, show
+from tonnage.cli.read.demand_curve import DemandCurve
+from tonnage.cli.read.manifest import load
+from tonnage.cli.results.demand_hours import HourlyFleet, by_the_hour
 from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
-from tonnage.cli.results.planning import Planned, Refused, with_savings
+from tonnage.cli.results.planning import Planned, Refused, identity, with_savings
 from tonnage.cli.results.rendering import with_obstacle
-from tonnage.cli.results.rows import plan_row
+from tonnage.cli.results.rows import Row, plan_row
+from tonnage.cli.text.demand_hours import hours_report
 from tonnage.cli.text.plan import answer_report
 from tonnage.sizing.plan import OnSearch
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
 
@@ -73,9 +91,11 @@ class PlanOptions:
     """What the command was given."""
 
     question: PlanInputOptions
+    demand: DemandOptions
     roles: RolesAsked
     form: str = output_option()
     calibration_file: Path | None = calibration_option()
+    page_file: str | None = page_option()
 
 
 @click.command(help=HELP)
@@ -83,7 +103,12 @@ class PlanOptions:
 def plan(*, options: PlanOptions) -> None:
     question, roles = options.question, options.roles
     roles.check(options.form)
-    asked = asking(question, class_of(question))
+    check_page(options.page_file, options.form)
+    loaded = load(question.names) if question.names and options.demand.is_given else None
+    one = single_model(loaded, question.names, command="a demand by the hour") if loaded else None
+    curve = options.demand.curve(one)
+    question = with_curve(question, curve) if curve else question
+    asked = asking(question, class_of(question), loaded=loaded)
     terms = terms_of(
         question,
         calibration=calibration_in(options.calibration_file),
@@ -97,7 +122,8 @@ def plan(*, options: PlanOptions) -> None:
         for some in found
         for each in some
     ]
-    _print(answers, options.form)
+    shown = [_Shown.of(each, curve, options.demand.start_s) for each in answers]
+    _print(shown, options)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
@@ -127,19 +153,56 @@ def _finished(found: Planned | Refused, on_search: OnSearch) -> Planned | Refuse
     return with_savings(found, on_search)
 
 
-def _print(answers: list[Planned | Refused], form: str) -> None:
-    if form == "text":
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """An answer, and what is asked beside it."""
+
+    answer: Planned | Refused
+    hours: HourlyFleet | None = None
+
+    @classmethod
+    def of(cls, found: Planned | Refused, curve: DemandCurve | None, start_s: float) -> "_Shown":
+        if curve is None or isinstance(found, Refused):
+            return cls(answer=found)
+        return cls(answer=found, hours=by_the_hour(found, curve, start_s))
+
+    def to_dict(self) -> dict[str, Any]:
+        hours = {"demandByHour": self.hours.to_dict()} if self.hours else {}
+        return self.answer.to_dict() | hours
+
+    def rows(self) -> list[Row]:
+        """Return what Markdown and CSV hold: each step of a demand by the hour, else one row."""
+        if self.hours is None:
+            return [plan_row(self.answer)]
+        steps = ({**identity(self.answer.deployment), **each} for each in self.hours.steps())
+        return [{key: str(value) for key, value in each.items()} for each in steps]
+
+
+def _parts(answers: list[_Shown], console: "Console") -> "Iterator[RenderableType]":
+    for number, each in enumerate(answers):
+        if number:
+            yield ""
+        is_ascii, width = console.options.ascii_only, console.width
+        yield answer_report(each.answer, is_ascii=is_ascii, width=width)
+        if each.hours:
+            yield from hours_report(each.hours)
+
+
+def _print(answers: list[_Shown], options: PlanOptions) -> None:
+    if options.page_file is not None:
+        from tonnage.cli.page.demand_hours import plan_page  # noqa: PLC0415  (needs an extra)
+
+        hours = [each.hours for each in answers if each.hours]
+        write_page(options.page_file, plan_page(partial(_parts, answers), hours))
+    if options.page_file == "-":
+        return
+    if options.form == "text":
         console = output()
-        for number, each in enumerate(answers):
-            if number:
-                console.print()
-            show(
-                console,
-                answer_report(each, is_ascii=console.options.ascii_only, width=console.width),
-            )
+        for part in _parts(answers, console):
+            show(console, part)
         return
     for each in answers:
-        if isinstance(each, Refused):
-            print_error(f"{object_label(each)}: {each.message}")
-    rows = [plan_row(each) for each in answers]
-    click.echo(serialize([each.to_dict() for each in answers], form, rows=rows))
+        if isinstance(each.answer, Refused):
+            print_error(f"{object_label(each.answer)}: {each.answer.message}")
+    rows = [row for each in answers for row in each.rows()]
+    click.echo(serialize([each.to_dict() for each in answers], options.form, rows=rows))

@@ -109,17 +109,24 @@ class PlanInputOptions:
         return (*((path, value) for path, value in given.items() if value is not None), *further)
 
 
-def asking(question: PlanInputOptions, gpu: str | None, *, has_slo: bool = True) -> Manifests:
+def asking(
+    question: PlanInputOptions,
+    gpu: str | None,
+    *,
+    has_slo: bool = True,
+    loaded: Manifests | None = None,
+) -> Manifests:
     """Return what is asked about: manifests with the changes of the options, or theirs alone.
 
-    ``has_slo``: an SLO counts for the answer, so that it is said where there is none.
+    ``has_slo``: an SLO counts for the answer, so that it is said where there is none. ``loaded``:
+    the manifests, where they were read before.
 
     Raises:
         Failure: there is neither, or a change does not go where it is meant to.
     """
     changes = question.changes(gpu)
     if question.names:
-        manifests = load(question.names)
+        manifests = loaded or load(question.names)
         changed = (with_changes(each, changes) for each in manifests.model_deployments)
         return replace(manifests, model_deployments=tuple(changed))
     paths = {path for path, _ in changes}

@@ -11,7 +11,6 @@ import click
 from tonnage.cli.commands.options import (
     FILE,
     PriceOptions,
-    PrometheusOptions,
     argument,
     files_option,
     format_option,
@@ -20,19 +19,18 @@ from tonnage.cli.commands.options import (
     parsed,
     takes,
 )
+from tonnage.cli.commands.traffic import TrafficOptions
 from tonnage.cli.console import INTERRUPTED, print_error
 from tonnage.replay.policy import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
 from tonnage.replay.trace_rows import UNITS_PER_S
-from tonnage.units import DAY_S, HOUR_S, MINUTE_S, seconds
+from tonnage.units import HOUR_S, seconds
 
 PERCENT: Final = 100
 LEAST_TARGET: Final = 0.5
 SPEEDS: Final = (0.1, 10.0)
 MOST_TIMES: Final = 1e4
 DRAWN: Final = "drawn"
-LEAST_LAST_S, MOST_LAST_S = 10 * MINUTE_S, 90 * DAY_S
-STEPS_S: Final = (15, 600)
 START_UPS_S: Final = (1.0, 2 * HOUR_S)
 """Longer than that no image and no weights take; each is simulated from before the first request.
 """
@@ -102,24 +100,6 @@ def _window(value: str) -> tuple[float, float]:
     return begins_s, ends_s
 
 
-def _last(value: str) -> float:
-    """Take a time in days, too: of traffic that is what people ask for."""
-    days = value.removesuffix("d")
-    is_days = value.endswith("d") and days.isascii() and days.isdigit()
-    time_s = int(days) * DAY_S if is_days else seconds(value)
-    if not LEAST_LAST_S <= time_s <= MOST_LAST_S:
-        raise ValueError(f"{value!r} is not from 10m to 90d")
-    return float(time_s)
-
-
-def _step(value: str) -> float:
-    step_s = seconds(value)
-    low, high = STEPS_S
-    if not low <= step_s <= high or step_s != int(step_s):
-        raise ValueError(f"{value!r} is not in whole seconds from {low}s to {high // 60}m")
-    return float(step_s)
-
-
 def _number(value: str) -> float:
     try:
         return float(value)
@@ -173,33 +153,7 @@ class ReplayOptions:
         + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
         + ".",
     )
-    prometheus_url: str | None = option(
-        "--prometheus",
-        metavar="URL",
-        help="Instead of a trace: the traffic of your engines in this Prometheus.",
-    )
-    last_s: float = option(
-        "--last",
-        metavar="DURATION",
-        default="1d",
-        callback=parsed(_last),
-        help="With --prometheus: how far back, such as 12h or 14d.",
-    )
-    selector: str | None = option(
-        "--selector",
-        metavar="MATCHERS",
-        help="With --prometheus: label matchers of the series, such as "
-        '\'namespace="serving",pod=~"my-vllm-.+"\'. '
-        "Default: the pods of the manifest's own name, in its namespace.",
-    )
-    step_s: float = option(
-        "--step",
-        metavar="DURATION",
-        default="60s",
-        callback=parsed(_step),
-        help="With --prometheus: query step, at least two scrape intervals.",
-    )
-    access: PrometheusOptions
+    traffic: TrafficOptions
     saved_trace: Path | None = option(
         "--save-trace",
         metavar="FILE.csv[.gz]",

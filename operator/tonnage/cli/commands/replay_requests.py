@@ -1,19 +1,16 @@
 """Where the requests of ``tonnage replay`` come from: a file, a shape, or Prometheus."""
 
 import math
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
 from tonnage.cli.commands.output_files import search_progress, write_trace
-from tonnage.cli.commands.replay import MOST_LAST_S, ReplayOptions
-from tonnage.cli.console import NO_CLUSTER, Failure, failing, remark
-from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.ranges import Steps, ask_range
-from tonnage.replay.measured_traffic import CountedError, MeasuredTraffic, Span, count_traffic
+from tonnage.cli.commands.replay import ReplayOptions
+from tonnage.cli.commands.traffic import MOST_LAST_S
+from tonnage.cli.console import Failure, failing, remark
+from tonnage.replay.measured_traffic import CountedError
 from tonnage.replay.scenario import SyntheticWorkload, TraceWorkload
 from tonnage.replay.shapes import SHAPES
 from tonnage.replay.trace_file import MOST_REQUESTS, TraceError
@@ -22,8 +19,6 @@ from tonnage.replay.trace_synthesis import trace_of
 from tonnage.replay.traces import Trace, notes_of, read_trace
 from tonnage.sizing.request import ask, look_up
 from tonnage.units import DAY_S, MILLION, count_of, significant
-
-UNREACHABLE: Final = frozenset({"PrometheusUnreachable"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +36,7 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
     Raises:
         Failure: none or several sources are given, or the one given has no requests.
     """
-    file, shape, url = options.trace_file, options.shape, options.prometheus_url
+    file, shape, url = options.trace_file, options.shape, options.traffic.prometheus_url
     given = [each for each in (file, shape, url) if each is not None]
     if options.time_unit is not None and file is None:
         raise Failure("--time-unit is that of a TRACE")
@@ -56,7 +51,7 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
     if file is not None:
         return RequestSource(
             source=f"{file.name}{scaled}",
-            requests=_of_trace(_read(file, options.time_unit), options),
+            requests=_of_trace(read(file, options.time_unit), options),
         )
     return _of_fleet(options, deployment, scaled)
 
@@ -70,7 +65,7 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
     return SyntheticWorkload(shape=SHAPES[shape], requests_per_s=rate, times=options.times)
 
 
-def _read(file: Path, unit: str | None) -> Trace:
+def read(file: Path, unit: str | None) -> Trace:
     """Read a trace, and say what became of it; once that takes long, how far it is."""
     with failing(TraceError):
         trace = read_trace(file, unit=unit, tell=search_progress().reading(file.name))
@@ -124,47 +119,19 @@ def _rate(deployment: ModelDeployment) -> float:
 
 def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) -> RequestSource:
     """Draw a trace of what Prometheus counted."""
-    found = _query_traffic(options, deployment)
-    with failing(CountedError, where="--prometheus: "):
-        trace = trace_of(found, longest_tokens=deployment.spec.context_length)
-    if found.gaps:
-        remark(f"Note: {found.gaps}")
+    found = options.traffic.counted(deployment.namespace, deployment.name)
     if found.model_name not in {None, deployment.spec.model.id}:
         remark(
             f"Note: traffic of {found.model_name}, replayed with the model of the manifest, "
             f"{deployment.spec.model.id}"
         )
+    with failing(CountedError, where="--prometheus: "):
+        trace = trace_of(found, longest_tokens=deployment.spec.context_length)
     duration_s = found.span.num_steps * found.span.step_s
     is_whole = options.times == 1 and options.window_s is None
     days = significant(duration_s / DAY_S)
     return RequestSource(
-        source=f"{options.prometheus_url}, {days} days to now{scaled}",
+        source=f"{options.traffic.prometheus_url}, {days} days to now{scaled}",
         requests=_of_trace(trace, options, duration_s),
         ran_pods=found.mean_pods if is_whole else None,
     )
-
-
-def _query_traffic(options: ReplayOptions, deployment: ModelDeployment) -> MeasuredTraffic:
-    own = f'namespace="{deployment.namespace}",pod=~"{deployment.name}-.+"'
-    settings = options.access.settings(str(options.prometheus_url), options.selector or own)
-    number = int(options.last_s // options.step_s)
-    until_s = time.time() // options.step_s * options.step_s
-    span = Span(
-        selector=settings.prometheus_selector,
-        from_s=until_s - number * options.step_s,
-        num_steps=number,
-        step_s=options.step_s,
-    )
-    steps = Steps(from_s=span.from_s, step_s=span.step_s, number=number)
-    windows = Steps(from_s=span.from_s, step_s=span.window_s, number=span.num_windows)
-    try:
-        answers = {name: ask_range(settings, text, steps) for name, text in span.by_step().items()}
-        answers |= {
-            name: ask_range(settings, text, windows) for name, text in span.by_window().items()
-        }
-        return count_traffic(span, answers)
-    except PrometheusError as error:
-        code = {"exit_code": NO_CLUSTER} if error.reason in UNREACHABLE else {}
-        raise Failure(f"--prometheus: {error}", **code) from error
-    except CountedError as error:
-        raise Failure(f"--prometheus: {error}") from error

@@ -1,0 +1,192 @@
+"""Demand as it comes: the rate of each hour of a day, a week or longer, from a file or counted."""
+
+import csv
+import io
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tonnage.api.strict_json import read_json
+from tonnage.cli.console import ManifestError, failing
+from tonnage.cli.read.manifest import read_text
+from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, count_of, format_s
+
+if TYPE_CHECKING:
+    from tonnage.replay.traces import Trace
+
+HOUR, RATE, COUNT = "hour", "requests_per_s", "requests"
+TIMES: Final = (HOUR, "time", "timestamp", "date")
+AMOUNTS: Final = (RATE, "requests_per_second", "requestspersecond", "rps", COUNT)
+OF_TRACES: Final = (b"tokens", b"length")
+"""Endings of columns that single requests have."""
+P99: Final = 0.99
+MOST_BYTES: Final = 8 * MILLION
+LEAST_RATE: Final = 1e-4
+"""Of a spec, which has four decimals."""
+CLOCK: Final = re.compile(r"(\d{1,4}(?:[.]\d+)?)(?::(\d\d))?")
+CURE: Final = "a first line 'hour,requests_per_s', and below it a line for each hour, such as 0,2.5"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandCurve:
+    """Mean rates of steps of one length, which follow each other and then begin anew."""
+
+    source: str
+    step_s: float
+    requests_per_s: tuple[float, ...]
+    begins_s: float = 0.0
+    """Unix time, or of some day."""
+    lengths: tuple[tuple[str, int], ...] = ()
+    """Fields of a spec, where requests were counted one by one."""
+
+    @property
+    def duration_s(self) -> float:
+        return self.step_s * len(self.requests_per_s)
+
+    @property
+    def peak_requests_per_s(self) -> float:
+        return max(self.requests_per_s)
+
+    @property
+    def mean_requests_per_s(self) -> float:
+        return sum(self.requests_per_s) / len(self.requests_per_s)
+
+    def at(self, step: int) -> str:
+        """Return when a step begins: the number of the hour, or a date, of UTC if it had a zone."""
+        at_s = self.begins_s + step * self.step_s
+        if self.begins_s < MILLION * MINUTE_S:
+            return f"hour {at_s / HOUR_S:.5g}"
+        return f"{datetime.fromtimestamp(at_s, UTC):%a %Y-%m-%d %H:%M}"
+
+    def __str__(self) -> str:
+        steps = count_of(len(self.requests_per_s), "step")
+        return f"{self.source}, {steps} of {self.step_s / HOUR_S:.3g} h"
+
+
+def is_trace(path: Path) -> bool:
+    """Tell a file of single requests from one of rates."""
+    if path.suffix.lower() != ".csv":
+        return path.suffix.lower() != ".json"
+    with failing(OSError, where=f"{path}: "), path.open("rb") as file:
+        names = file.readline(MOST_BYTES).lower().split(b",")
+    return any(each.strip().endswith(OF_TRACES) for each in names)
+
+
+def counted_curve(
+    source: str, trace: "Trace", duration_s: float, *, begins_s: float = 0.0
+) -> DemandCurve:
+    """Return the rates and lengths of requests, in equal steps of about an hour."""
+    number = max(1, round(duration_s / HOUR_S))
+    step_s, counts = duration_s / number, [0] * number
+    for at_s in trace.arrival_s:
+        counts[min(number - 1, int((at_s - trace.arrival_s[0]) / step_s))] += 1
+    lengths = {"promptTokens": trace.prompt_tokens, "outputTokens": trace.output_tokens}
+    return DemandCurve(
+        source=source,
+        step_s=step_s,
+        requests_per_s=tuple(count / step_s for count in counts),
+        begins_s=begins_s,
+        lengths=tuple(
+            (f"demand.{field}.{name}", tokens)
+            for field, each in lengths.items()
+            for name, tokens in _mean_and_p99(each)
+        ),
+    )
+
+
+def _mean_and_p99(tokens: Sequence[int]) -> tuple[tuple[str, int], ...]:
+    mean = max(1, round(sum(tokens) / len(tokens)))
+    return ("mean", mean), ("p99", max(mean, sorted(tokens)[int(P99 * (len(tokens) - 1))]))
+
+
+def read_curve(path: Path) -> DemandCurve:
+    """Read the rates of a csv or JSON file.
+
+    Raises:
+        ManifestError: with the file, the row, what is wrong and what to write.
+    """
+    text = read_text(str(path), max_bytes=MOST_BYTES)
+    rows = _of_json(path, text) if path.suffix.lower() == ".json" else _of_csv(path, text)
+    places = list(rows)
+    if len(places) <= 1:
+        raise ManifestError(f"{path}: rates of fewer than two hours: write {CURE}")
+    first = rows[places[0]]
+    clock, amount = (
+        next((each for each in some if each in first), "") for some in (TIMES, AMOUNTS)
+    )
+    if not (clock and amount):
+        there = ", ".join(first)
+        raise ManifestError(f"{path}: columns {there}: {CURE}; or requests, counted, or a trace")
+    times = [_time_s(row.get(clock), clock, where) for where, row in rows.items()]
+    step_s = times[1] - times[0]
+    for where, (before, at) in zip(places[1:], pairwise(times), strict=True):
+        if not MINUTE_S <= step_s <= DAY_S or abs(at - before - step_s) >= 1:
+            raise ManifestError(
+                f"{where}: {format_s(at - before)} after the row before, {format_s(step_s)} in the "
+                "first rows: write rows in order, all as far apart, a minute to a day, with 0 "
+                "where nothing came"
+            )
+    divisor = step_s if amount == COUNT else 1.0
+    rates = (_rate(row.get(amount), amount, where) / divisor for where, row in rows.items())
+    found = DemandCurve(
+        source=path.name, step_s=step_s, requests_per_s=tuple(rates), begins_s=times[0]
+    )
+    if found.peak_requests_per_s < LEAST_RATE:
+        raise ManifestError(f"{path}: no request comes in any step: there is no demand")
+    return found
+
+
+def _of_csv(path: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
+    """Return the rows by their place, values by the name of the column in lower case."""
+    reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff").lower()), skipinitialspace=True)
+    with failing(csv.Error, where=f"{path}: "):
+        return {f"{path}:{reader.line_num}": row for row in reader}
+
+
+def _of_json(path: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
+    with failing(ValueError, where=f"{path}: "):
+        content = read_json(text)
+    if not isinstance(content, list):
+        raise ManifestError(f"{path}: no list: write the rates of hours, such as [0.5, 2.5]")
+    rows = (
+        {key.lower(): value for key, value in each.items()}
+        if isinstance(each, dict)
+        else {HOUR: hour, RATE: each}
+        for hour, each in enumerate(content)
+    )
+    return {f"{path}: row {number}": row for number, row in enumerate(rows, 1)}
+
+
+def _time_s(value: object, column: str, where: str) -> float:
+    """Read a number of hours, hours and minutes, seconds since 1970, or a date."""
+    text = str(value).strip()
+    hours = CLOCK.fullmatch(text)
+    try:
+        if hours and (column == HOUR or hours[2]):
+            return HOUR_S * float(hours[1]) + MINUTE_S * int(hours[2] or 0)
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        date = datetime.fromisoformat(text.upper())
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+    except ValueError as error:
+        raise ManifestError(
+            f"{where}: {column}: {text[:40]!r} is no time: write the hour as 13 or 13:00, a date "
+            "as 2026-11-23T13:00, or seconds since 1970"
+        ) from error
+
+
+def _rate(value: object, column: str, where: str) -> float:
+    try:
+        rate = float(str(value))
+    except ValueError:
+        rate = math.nan
+    if not 0 <= rate <= MILLION:
+        raise ManifestError(
+            f"{where}: {column}: {str(value)[:40]!r} is no number from 0 to {MILLION}"
+        )
+    return rate

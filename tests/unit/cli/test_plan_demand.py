@@ -1,0 +1,248 @@
+"""``tonnage plan`` with a demand by the hour: replicas, GPU-hours and cost, beside a constant."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from cli_builders import SMALL, assert_stands_alone, run
+from counted_fleet import PER_MINUTE, fleet
+from http_double import serving
+
+DAY = (*(2,) * 6, *(15,) * 2, *(40,) * 10, *(30,) * 3, *(5,) * 3)
+"""Requests/s. A replica of SMALL sustains 11.6: these take 1, 2, 4, 3 and 1."""
+REPLICAS = (*(1,) * 6, *(2,) * 2, *(4,) * 10, *(3,) * 3, *(1,) * 3)
+REPLICA_HOURS = 6 * 1 + 2 * 2 + 10 * 4 + 3 * 3 + 3 * 1 + (1 + 2) * 240 / 3600
+"""Of a day: three replicas start, four minutes before the hour that needs them."""
+MONTH_DAYS = 730.5 / 24
+H100_USD = 6.88
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Return a function that plans SMALL for a file with some text."""
+
+    def ask(text, *options, name="day.csv", manifest=SMALL):
+        path = tmp_path / name
+        path.write_text(text)
+        return run("plan", "-f", "-", "--demand-file", path, *options, text=manifest)
+
+    return ask
+
+
+def a_csv(rates=DAY):
+    return "hour,requests_per_s\n" + "".join(f"{k},{rate}\n" for k, rate in enumerate(rates))
+
+
+def figures(result):
+    (found,) = json.loads(result.stdout)
+    return found["demandByHour"]
+
+
+@pytest.fixture(scope="module")
+def of_the_day(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("day")
+    (folder / "day.csv").write_text(a_csv())
+    page = folder / "plan.html"
+    result = run(
+        "plan", "-f", "-", "--demand-file", folder / "day.csv", "-o", "json", "--html", page,
+        text=SMALL,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return result, page.read_text()
+
+
+def test_each_hour_has_the_replicas_that_its_rate_takes(of_the_day):
+    found = figures(of_the_day[0])
+
+    assert tuple(each["replicas"] for each in found["steps"]) == REPLICAS
+    assert found["peak"] == {"at": "hour 8", "requestsPerSecond": 40}
+    assert found["meanRequestsPerSecond"] == pytest.approx(sum(DAY) / 24, abs=1e-4)
+
+
+def test_a_month_is_as_by_hand_beside_four_replicas_all_the_time(of_the_day):
+    month = figures(of_the_day[0])["perMonth"]
+    hours, constant = REPLICA_HOURS * MONTH_DAYS, 4 * 730.5
+
+    assert month["byHour"] == {
+        "gpuHours": pytest.approx(hours, abs=0.1),
+        "cost": pytest.approx(hours * H100_USD, abs=0.01),
+    }
+    assert month["constant"] == {
+        "gpuHours": constant,
+        "cost": pytest.approx(constant * H100_USD, abs=0.01),
+    }
+    saved = (constant - hours) * H100_USD
+    assert month["saved"]["cost"] == pytest.approx(saved, abs=0.01)
+
+
+def test_the_plan_is_that_of_the_peak(of_the_day):
+    (found,) = json.loads(of_the_day[0].stdout)
+
+    assert found["plan"]["replicas"] == 4
+
+
+def test_the_page_draws_it_and_says_it(of_the_day):
+    page = of_the_day[1]
+
+    assert_stands_alone(page)
+    assert "serving/small by the hour. 1 to 4, the peak at hour 8" in page
+    assert "1,893 GPU-hours, 13,025 USD a month" in page
+
+
+def test_the_text_has_a_month_and_a_row_for_each_change(plan):
+    text = plan(a_csv()).stdout
+
+    assert "by the hour  1 to 4 replicas: 1,893 GPU-hours, 13,025 USD a month" in text
+    assert "constant     4 replicas: 2,922 GPU-hours, 20,103 USD a month" in text
+    rows = [line.split()[:5] for line in text.splitlines() if line.strip().startswith("hour ")]
+    assert rows == [
+        ["hour", "0", "2.00", "1", "1"],
+        ["hour", "6", "15.0", "2", "2"],
+        ["hour", "8", "40.0", "4", "4"],
+        ["hour", "18", "30.0", "3", "3"],
+        ["hour", "21", "5.00", "1", "1"],
+    ]
+
+
+def test_csv_has_a_row_for_each_step(plan):
+    rows = list(csv.DictReader(io.StringIO(plan(a_csv(), "-o", "csv").stdout)))
+
+    assert [int(each["replicas"]) for each in rows] == list(REPLICAS)
+    assert rows[8] == {
+        "name": "small", "namespace": "serving", "at": "hour 8", "requestsPerSecond": "40.0",
+        "replicas": "4", "gpus": "4", "currency": "USD", "perHour": "27.52",
+    }  # fmt: skip
+
+
+def test_the_bounds_of_the_spec_hold_in_each_hour(plan):
+    bounded = SMALL.replace("{maxReplicas: 8}", "{minReplicas: 2, maxReplicas: 3}")
+    result = plan(a_csv(), "-o", "json", manifest=bounded)
+    found = figures(result)
+
+    assert result.exit_code == 2
+    assert tuple(each["replicas"] for each in found["steps"]) == tuple(
+        min(3, max(2, number)) for number in REPLICAS
+    )
+    assert found["stepsAboveMaxReplicas"] == 10
+    assert "10 steps need more than maxReplicas" in plan(a_csv(), manifest=bounded).stdout
+
+
+def test_a_peak_within_the_hours_counts_in_each(plan):
+    peaked = SMALL.replace("requestsPerSecond: 8", "requestsPerSecond: 8\n    peakPercent: 200")
+    found = figures(plan(a_csv((5, 10)), "-o", "json", manifest=peaked))
+
+    assert [each["replicas"] for each in found["steps"]] == [1, 2]
+
+
+def test_a_start_that_is_longer_than_a_step_reaches_over_several(plan):
+    quarters = "hour,rps\n0:00,2\n0:15,2\n0:30,2\n0:45,40\n"
+    month = figures(plan(quarters, "-o", "json", "--start-up", "20m"))["perMonth"]
+
+    # 4 replicas for 15 min and the 20 before, 1 for the other 25: 165 replica-minutes an hour
+    assert month["byHour"]["gpuHours"] == pytest.approx(165 / 60 * 730.5, abs=0.1)
+
+
+SAME = {
+    "json": ("day.json", json.dumps(DAY)),
+    "objects": ("day.json", json.dumps([{"hour": k, "rps": rate} for k, rate in enumerate(DAY)])),
+    "dates": (
+        "day.csv",
+        "Time, Requests\n"
+        + "".join(f"2026-11-23T{k:02}:00+00:00, {3600 * rate}\n" for k, rate in enumerate(DAY)),
+    ),
+    "unix": (
+        "day.csv",
+        "timestamp,requests_per_s\n"
+        + "".join(f"{1_795_392_000 + 3600 * k},{rate}\n" for k, rate in enumerate(DAY)),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAME)
+def test_other_forms_of_the_same_day_give_the_same(plan, kind):
+    name, text = SAME[kind]
+    found = figures(plan(text, "-o", "json", name=name))
+
+    assert tuple(each["replicas"] for each in found["steps"]) == REPLICAS
+    if kind in {"dates", "unix"}:
+        assert found["peak"]["at"] == "Mon 2026-11-23 08:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0,2.5\n1,3\n2,4\n", "columns 0, 2.5: a first line 'hour,requests_per_s'"),
+        ("hour,requests_per_s\n0,1\n2,1\n3,1\n", "day.csv:4: 60.0 min after the row before"),
+        ("hour,requests_per_s\n0,1\n1,-1\n", "day.csv:3: requests_per_s: '-1' is no number"),
+        ("hour,requests_per_s\n0,1\n1,\n", "day.csv:3: requests_per_s: '' is no number"),
+        ("hour,requests_per_s\n0,1\nnoon,1\n", "day.csv:3: hour: 'noon' is no time"),
+        ("hour,requests_per_s\n0,0\n1,0\n", "no request comes in any step"),
+        ("hour,requests_per_s\n0,1\n", "rates of fewer than two hours"),
+        ("time,rps\n1795392000000,1\n1795395600000,1\n", "a minute to a day"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_named_with_its_row_and_the_cure(plan, text, said):
+    result = plan(text)
+
+    assert result.exit_code == 3
+    assert said in result.stderr
+    assert "day.csv" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [("{}", "no list"), ("[1, 2", "day.json: "), ('[1, "many"]', "day.json: row 2: ")],
+)
+def test_what_is_wrong_in_json_is_named_too(plan, text, said):
+    result = plan(text, name="day.json")
+
+    assert result.exit_code == 3
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize(
+    "options", [("--rps", "4"), ("--prometheus", "http://localhost:9")], ids=lambda each: each[0]
+)
+def test_two_demands_are_refused(plan, options):
+    result = plan(a_csv(), *options)
+
+    assert result.exit_code == 3
+    assert "leave one out" in result.stderr
+
+
+def test_a_trace_gives_rates_and_lengths(plan):
+    # Two hours: 3,600 requests of 1000 + 100 tokens, then 7,200 of 3000 + 100.
+    rows = [(k, 1000) for k in range(3600)] + [(3600 + k / 2, 3000) for k in range(7200)]
+    trace = "".join(f"{at_s},{tokens},100\n" for at_s, tokens in rows)
+    result = plan(f"arrival_s,prompt_tokens,output_tokens\n{trace}", "-o", "json")
+    found = figures(result)
+
+    assert [each["requestsPerSecond"] for each in found["steps"]] == pytest.approx([1, 2], rel=1e-3)
+    assert "demand.promptTokens.mean=2333, demand.promptTokens.p99=3000" in result.stderr
+    assert "no whole number of days" in result.stderr
+
+
+def test_what_prometheus_counted_is_a_demand_of_these_hours():
+    with serving(fleet) as server:
+        result = run(
+            "plan", "-f", "-", "--prometheus", server.url, "--last", "3h", "-o", "json", text=SMALL
+        )
+    found = figures(result)
+
+    assert [each["requestsPerSecond"] for each in found["steps"]] == pytest.approx(
+        [PER_MINUTE / 60] * 3, rel=1e-3
+    )
+    assert 'pod=~"small-.+"' in server.asked[0].query["query"]
+    lengths = dict(re.findall(r"(\w+)Tokens[.]mean=(\d+)", result.stderr))
+    assert int(lengths["prompt"]) == pytest.approx(1800, rel=0.02)
+    assert int(lengths["output"]) == pytest.approx(1100, rel=0.02)
+
+
+def test_several_objects_have_no_demand_in_common(plan):
+    result = plan(a_csv(), manifest=f"{SMALL}---\n{SMALL.replace('small', 'other')}")
+
+    assert result.exit_code == 3
+    assert "takes one ModelDeployment" in result.stderr
