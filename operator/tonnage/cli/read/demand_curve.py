@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -86,22 +86,17 @@ def counted_curve(
     for at_s in trace.arrival_s:
         counts[min(number - 1, int((at_s - trace.arrival_s[0]) / step_s))] += 1
     lengths = {"promptTokens": trace.prompt_tokens, "outputTokens": trace.output_tokens}
+    found = []
+    for name, tokens in lengths.items():
+        mean, p99 = round(sum(tokens) / len(tokens)), sorted(tokens)[int(P99 * (len(tokens) - 1))]
+        found += [(f"demand.{name}.mean", mean), (f"demand.{name}.p99", max(mean, p99))]
     return DemandCurve(
         source=source,
         step_s=step_s,
         requests_per_s=tuple(count / step_s for count in counts),
         begins_s=begins_s,
-        lengths=tuple(
-            (f"demand.{field}.{name}", tokens)
-            for field, each in lengths.items()
-            for name, tokens in _mean_and_p99(each)
-        ),
+        lengths=tuple(found),
     )
-
-
-def _mean_and_p99(tokens: Sequence[int]) -> tuple[tuple[str, int], ...]:
-    mean = max(1, round(sum(tokens) / len(tokens)))
-    return ("mean", mean), ("p99", max(mean, sorted(tokens)[int(P99 * (len(tokens) - 1))]))
 
 
 def read_curve(path: Path) -> DemandCurve:
@@ -110,8 +105,7 @@ def read_curve(path: Path) -> DemandCurve:
     Raises:
         ManifestError: with the file, the row, what is wrong and what to write.
     """
-    text = read_text(str(path), max_bytes=MOST_BYTES)
-    rows = _of_json(path, text) if path.suffix.lower() == ".json" else _of_csv(path, text)
+    rows = _rows(path)
     places = list(rows)
     if len(places) <= 1:
         raise ManifestError(f"{path}: rates of fewer than two hours: write {CURE}")
@@ -132,33 +126,25 @@ def read_curve(path: Path) -> DemandCurve:
                 "where nothing came"
             )
     divisor = step_s if amount == COUNT else 1.0
-    rates = (_rate(row.get(amount), amount, where) / divisor for where, row in rows.items())
-    found = DemandCurve(
-        source=path.name, step_s=step_s, requests_per_s=tuple(rates), begins_s=times[0]
-    )
-    if found.peak_requests_per_s < LEAST_RATE:
+    rates = tuple(_rate(row.get(amount), amount, where) / divisor for where, row in rows.items())
+    if max(rates) < LEAST_RATE:
         raise ManifestError(f"{path}: no request comes in any step: there is no demand")
-    return found
+    return DemandCurve(source=path.name, step_s=step_s, requests_per_s=rates, begins_s=times[0])
 
 
-def _of_csv(path: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
-    """Return the rows by their place, values by the name of the column in lower case."""
-    reader = csv.DictReader(io.StringIO(text.removeprefix("\ufeff").lower()), skipinitialspace=True)
-    with failing(csv.Error, where=f"{path}: "):
-        return {f"{path}:{reader.line_num}": row for row in reader}
-
-
-def _of_json(path: Path, text: str) -> Mapping[str, Mapping[str, Any]]:
-    with failing(ValueError, where=f"{path}: "):
+def _rows(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """Return the values of each row by column, by the place of the row."""
+    text = read_text(str(path), max_bytes=MOST_BYTES)
+    with failing(csv.Error, ValueError, where=f"{path}: "):
+        if path.suffix.lower() != ".json":
+            lines = io.StringIO(text.removeprefix("\ufeff").lower())
+            reader = csv.DictReader(lines, skipinitialspace=True)
+            return {f"{path}:{reader.line_num}": row for row in reader}
         content = read_json(text)
-    if not isinstance(content, list):
-        raise ManifestError(f"{path}: no list: write the rates of hours, such as [0.5, 2.5]")
-    rows = (
-        {key.lower(): value for key, value in each.items()}
-        if isinstance(each, dict)
-        else {HOUR: hour, RATE: each}
-        for hour, each in enumerate(content)
-    )
+        if not isinstance(content, list):
+            raise ManifestError(f"{path}: no list: write the rates of hours, such as [0.5, 2.5]")
+    rows = (each if isinstance(each, dict) else {HOUR: hour, RATE: each}
+            for hour, each in enumerate(content))  # fmt: skip
     return {f"{path}: row {number}": row for number, row in enumerate(rows, 1)}
 
 

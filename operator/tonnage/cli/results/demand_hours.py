@@ -3,32 +3,40 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from tonnage.catalog.gpu import Gpu
 from tonnage.cli.read.demand_curve import DemandCurve
 from tonnage.cli.results.planning import Planned, fewest_replicas
 from tonnage.sizing.cost import cents, fleet_usd_per_hour, gpu_hour
 from tonnage.units import HOURS_PER_MONTH
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Month:
-    """What replicas take in a month."""
+class Month(NamedTuple):
+    """GPU-hours and cost of a month; without a price there is no cost."""
 
     gpu_hours: float
     usd: float | None
-    """In the currency of the price; None: there is none."""
-
-    def __sub__(self, other: "Month") -> "Month":
-        is_known = self.usd is not None and other.usd is not None
-        return Month(
-            gpu_hours=self.gpu_hours - other.gpu_hours,
-            usd=(self.usd or 0.0) - (other.usd or 0.0) if is_known else None,
-        )
+    currency: str
 
     def to_dict(self) -> dict[str, Any]:
         usd = None if self.usd is None else cents(self.usd)
         return {"gpuHours": round(self.gpu_hours, 1), "cost": usd}
+
+    def __str__(self) -> str:
+        cost = "no price" if self.usd is None else f"{self.usd:,.0f} {self.currency}"
+        return f"{self.gpu_hours:,.0f} GPU-hours, {cost} a month"
+
+
+def month_of(gpu: Gpu, num_gpus: int, hours: Mapping[int, float]) -> Month:
+    """Return a month of replicas of so many GPUs; ``hours``: of the month, by their number."""
+    price = gpu_hour(gpu, num_gpus)
+    usd = (
+        each * (fleet_usd_per_hour(gpu, gpus_per_replica=num_gpus, replicas=replicas) or 0.0)
+        for replicas, each in hours.items()
+    )
+    gpu_hours = num_gpus * sum(replicas * each for replicas, each in hours.items())
+    return Month(gpu_hours, sum(usd) if price else None, price.currency if price else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,21 +52,14 @@ class HourlyFleet:
     """Steps that need more than the spec allows."""
 
     @property
-    def gpus_per_replica(self) -> int:
-        return self.planned.sizing.parallelism.num_gpus
-
-    @property
-    def currency(self) -> str:
-        hour = gpu_hour(self.planned.sizing.request.gpu, self.gpus_per_replica)
-        return hour.currency if hour else ""
-
-    @property
     def peak_at(self) -> str:
         return self.curve.at(self.curve.requests_per_s.index(self.curve.peak_requests_per_s))
 
-    @property
-    def by_hour(self) -> Month:
-        """With the replicas of each step, those of the next ones in time to be Ready."""
+    def months(self) -> dict[str, Month]:
+        """Return a month with the replicas of each step, with those of the peak, and what is saved.
+
+        Replicas of a step are there in time to be Ready when it begins.
+        """
         step_s, number = self.curve.step_s, len(self.replicas)
         ahead, rest_s = divmod(self.start_s, step_s)
         hours = defaultdict[int, float](float)
@@ -66,44 +67,35 @@ class HourlyFleet:
             for steps, time_s in ((int(ahead), step_s - rest_s), (int(ahead) + 1, rest_s)):
                 soon = max(self.replicas[(step + k) % number] for k in range(steps + 1))
                 hours[soon] += HOURS_PER_MONTH * time_s / self.curve.duration_s
-        return self._month(hours)
-
-    @property
-    def constant(self) -> Month:
-        """With the replicas of the peak all the time."""
-        return self._month({self.planned.replicas: HOURS_PER_MONTH})
-
-    def _month(self, hours: Mapping[int, float]) -> Month:
-        usd = [(self.usd_per_hour(number), each) for number, each in hours.items()]
-        has_price = all(cost is not None for cost, _ in usd)
-        return Month(
-            gpu_hours=self.gpus_per_replica * sum(n * each for n, each in hours.items()),
-            usd=sum((cost or 0.0) * each for cost, each in usd) if has_price else None,
+        sizing = self.planned.sizing
+        varied, constant = (
+            month_of(sizing.request.gpu, sizing.parallelism.num_gpus, each)
+            for each in (hours, {self.planned.replicas: HOURS_PER_MONTH})
         )
-
-    def usd_per_hour(self, replicas: int) -> float | None:
-        gpu = self.planned.sizing.request.gpu
-        each = self.gpus_per_replica
-        return fleet_usd_per_hour(gpu, gpus_per_replica=each, replicas=replicas)
+        usd = None if varied.usd is None else (constant.usd or 0.0) - varied.usd
+        saved = Month(constant.gpu_hours - varied.gpu_hours, usd, varied.currency)
+        return {"byHour": varied, "constant": constant, "saved": saved}
 
     def steps(self) -> list[dict[str, Any]]:
         """Return each step as a row."""
+        gpu, each = self.planned.sizing.request.gpu, self.planned.sizing.parallelism.num_gpus
+        price = gpu_hour(gpu, each)
         return [
             {
                 "at": self.curve.at(step),
                 "requestsPerSecond": rate,
-                "replicas": replicas,
-                "gpus": replicas * self.gpus_per_replica,
-                "currency": self.currency,
-                "perHour": self.usd_per_hour(replicas),
+                "replicas": number,
+                "gpus": number * each,
+                "perHour": fleet_usd_per_hour(gpu, gpus_per_replica=each, replicas=number),
+                "currency": price and price.currency,
             }
-            for step, (rate, replicas) in enumerate(
+            for step, (rate, number) in enumerate(
                 zip(self.curve.requests_per_s, self.replicas, strict=True)
             )
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        curve, varied, constant = self.curve, self.by_hour, self.constant
+        curve = self.curve
         return {
             "source": curve.source,
             "stepSeconds": curve.step_s,
@@ -111,11 +103,7 @@ class HourlyFleet:
             "peak": {"at": self.peak_at, "requestsPerSecond": curve.peak_requests_per_s},
             "meanRequestsPerSecond": round(curve.mean_requests_per_s, 4),
             "hoursPerMonth": HOURS_PER_MONTH,
-            "perMonth": {
-                "byHour": varied.to_dict(),
-                "constant": constant.to_dict(),
-                "saved": (constant - varied).to_dict(),
-            },
+            "perMonth": {name: month.to_dict() for name, month in self.months().items()},
             "stepsAboveMaxReplicas": self.num_short,
             "steps": self.steps(),
         }
