@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -34,13 +34,12 @@ from tonnage.cli.commands.plan_options import (
     terms_of,
 )
 from tonnage.cli.console import Failure, output, print_error, remark, show
-from tonnage.cli.read.demand_curve import DemandCurve
 from tonnage.cli.read.manifest import load
-from tonnage.cli.results.demand_hours import HourlyFleet, by_the_hour
+from tonnage.cli.results.demand_hours import by_the_hour
 from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
-from tonnage.cli.results.planning import Planned, Refused, identity, with_savings
+from tonnage.cli.results.planning import Planned, Refused, with_savings
 from tonnage.cli.results.rendering import with_obstacle
-from tonnage.cli.results.rows import Row, plan_row
+from tonnage.cli.results.rows import step_rows
 from tonnage.cli.text.demand_hours import hours_report
 from tonnage.cli.text.plan import answer_report
 from tonnage.sizing.plan import OnSearch
@@ -73,6 +72,7 @@ Examples:
   tonnage plan -f model.yaml --hub                     the same, fetched
   tonnage plan -f model.yaml --checkpoint DIR          exact weight sizes
   tonnage plan -f model.yaml --calibration FILE        measured constants
+  tonnage plan -f model.yaml --demand-file day.csv     hour by hour
   tonnage plan -f model.yaml --disaggregated --kv-link 400Gb/s   cheaper?
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
@@ -122,8 +122,9 @@ def plan(*, options: PlanOptions) -> None:
         for some in found
         for each in some
     ]
-    shown = [_Shown.of(each, curve, options.demand.start_s) for each in answers]
-    _print(shown, options)
+    if curve:
+        answers = [by_the_hour(each, curve, options.demand.start_s) for each in answers]
+    _print(answers, options)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
@@ -153,46 +154,20 @@ def _finished(found: Planned | Refused, on_search: OnSearch) -> Planned | Refuse
     return with_savings(found, on_search)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Shown:
-    """An answer, and what is asked beside it."""
-
-    answer: Planned | Refused
-    hours: HourlyFleet | None = None
-
-    @classmethod
-    def of(cls, found: Planned | Refused, curve: DemandCurve | None, start_s: float) -> "_Shown":
-        if curve is None or isinstance(found, Refused):
-            return cls(answer=found)
-        return cls(answer=found, hours=by_the_hour(found, curve, start_s))
-
-    def to_dict(self) -> dict[str, Any]:
-        hours = {"demandByHour": self.hours.to_dict()} if self.hours else {}
-        return self.answer.to_dict() | hours
-
-    def rows(self) -> list[Row]:
-        """Return what Markdown and CSV hold: each step of a demand by the hour, else one row."""
-        if self.hours is None:
-            return [plan_row(self.answer)]
-        steps = ({**identity(self.answer.deployment), **each} for each in self.hours.steps())
-        return [{key: str(value) for key, value in each.items()} for each in steps]
-
-
-def _parts(answers: list[_Shown], console: "Console") -> "Iterator[RenderableType]":
+def _parts(answers: list[Planned | Refused], console: "Console") -> "Iterator[RenderableType]":
     for number, each in enumerate(answers):
         if number:
             yield ""
-        is_ascii, width = console.options.ascii_only, console.width
-        yield answer_report(each.answer, is_ascii=is_ascii, width=width)
-        if each.hours:
+        yield answer_report(each, is_ascii=console.options.ascii_only, width=console.width)
+        if isinstance(each, Planned) and each.hours:
             yield from hours_report(each.hours)
 
 
-def _print(answers: list[_Shown], options: PlanOptions) -> None:
+def _print(answers: list[Planned | Refused], options: PlanOptions) -> None:
     if options.page_file is not None:
         from tonnage.cli.page.demand_hours import plan_page  # noqa: PLC0415  (needs an extra)
 
-        hours = [each.hours for each in answers if each.hours]
+        hours = [each.hours for each in answers if isinstance(each, Planned) and each.hours]
         write_page(options.page_file, plan_page(partial(_parts, answers), hours))
     if options.page_file == "-":
         return
@@ -202,7 +177,7 @@ def _print(answers: list[_Shown], options: PlanOptions) -> None:
             show(console, part)
         return
     for each in answers:
-        if isinstance(each.answer, Refused):
-            print_error(f"{object_label(each.answer)}: {each.answer.message}")
-    rows = [row for each in answers for row in each.rows()]
+        if isinstance(each, Refused):
+            print_error(f"{object_label(each)}: {each.message}")
+    rows = [row for each in answers for row in step_rows(each)]
     click.echo(serialize([each.to_dict() for each in answers], options.form, rows=rows))

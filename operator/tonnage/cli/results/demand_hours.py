@@ -2,12 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.read.demand_curve import DemandCurve
-from tonnage.cli.results.planning import Planned, fewest_replicas
+from tonnage.cli.results.planning import Planned, Refused, fewest_replicas
 from tonnage.sizing.cost import cents, fleet_usd_per_hour, gpu_hour
 from tonnage.units import HOURS_PER_MONTH
 
@@ -109,16 +109,19 @@ class HourlyFleet:
         }
 
 
-def by_the_hour(planned: Planned, curve: DemandCurve, start_s: float) -> HourlyFleet:
-    """Return the replicas of each step: from those that always run to those of the peak."""
-    sizing = planned.sizing
-    peak, fewest = sizing.request.demand.peak_ratio, fewest_replicas(planned.deployment)
+def by_the_hour(answer: Planned | Refused, curve: DemandCurve, start_s: float) -> Planned | Refused:
+    """Return the answer with the replicas of each step, from the floor to those of the peak."""
+    if isinstance(answer, Refused):
+        return answer
+    sizing = answer.sizing
+    peak, fewest = sizing.request.demand.peak_ratio, fewest_replicas(answer.deployment)
     needed = [sizing.replicas_for(peak * rate) for rate in curve.requests_per_s]
     most = sizing.request.max_replicas
-    return HourlyFleet(
-        planned=planned,
+    hours = HourlyFleet(
+        planned=answer,
         curve=curve,
         start_s=start_s,
-        replicas=tuple(min(planned.replicas, max(fewest, number)) for number in needed),
+        replicas=tuple(min(answer.replicas, max(fewest, number)) for number in needed),
         num_short=sum(most is not None and number > most for number in needed),
     )
+    return replace(answer, hours=hours)

@@ -3,7 +3,7 @@
 from typing import Final
 
 from tonnage.cli.results.plan_summary import is_short, obstacles
-from tonnage.cli.results.planning import Planned, Refused
+from tonnage.cli.results.planning import Planned, Refused, identity
 from tonnage.explain.demand_outcome import at_demand, cost_figures
 from tonnage.explain.report import round_estimate
 from tonnage.sizing.bill import Bill, bill
@@ -29,6 +29,14 @@ def plan_row(answer: Planned | Refused) -> Row:
     short = [f"MaxReplicas: {needed} are needed"] if is_short(answer) else []
     reason = "; ".join([*short, *obstacles(answer)])
     return names | _figures(answer.sizing, answer.replicas) | {"reason": reason}
+
+
+def step_rows(answer: Planned | Refused) -> list[Row]:
+    """Return a row for each step of a demand by the hour, else one for the plan."""
+    if isinstance(answer, Refused) or answer.hours is None:
+        return [plan_row(answer)]
+    steps = ({**identity(answer.deployment), **each} for each in answer.hours.steps())
+    return [{key: str(value) for key, value in each.items()} for each in steps]
 
 
 def choice_row(number: int, choice: Choice) -> Row:
