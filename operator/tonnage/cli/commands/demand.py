@@ -8,7 +8,7 @@ from tonnage.cli.commands.plan_options import PlanInputOptions
 from tonnage.cli.commands.traffic import TrafficOptions
 from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.read.demand_curve import DemandCurve, counted_curve, is_trace, read_curve
-from tonnage.cli.read.manifest import ManifestObject
+from tonnage.cli.read.manifest import ManifestObject, Manifests
 from tonnage.units import DAY_S, seconds
 
 
@@ -27,30 +27,30 @@ class DemandOptions:
     traffic: TrafficOptions
     # fmt: on
 
-    @property
-    def is_given(self) -> bool:
-        return self.file is not None or self.traffic.prometheus_url is not None
-
-    def curve(self, resource: ManifestObject | None) -> DemandCurve | None:
-        """Return the rates; ``resource``: the object whose traffic Prometheus counted.
+    def curve(self, manifests: Manifests | None) -> DemandCurve | None:
+        """Return the rates; ``manifests``: with the object whose traffic it is. None: not given.
 
         Raises:
-            Failure: both sources are given, or the one given cannot be read.
+            Failure: both sources are given, the one given cannot be read, or there are several
+                objects.
         """
         file, url = self.file, self.traffic.prometheus_url
         if file is not None and url is not None:
             raise Failure("--demand-file and --prometheus both give the demand: leave one out")
-        if not self.is_given:
+        if file is None and url is None:
             return None
+        found = manifests.model_deployments if manifests else ()
+        if len(found) > 1:
+            raise Failure(f"a demand by the hour is of one ModelDeployment, not of {len(found)}")
         if file is None:
-            found = self._counted(resource)
+            curve = self._counted(*found)
         else:
-            found = _of_trace(file) if is_trace(file) else read_curve(file)
-        if found.duration_s % DAY_S:
-            remark(f"Note: {found}, is no whole number of days: a month counts as all were so")
-        return found
+            curve = _of_trace(file) if is_trace(file) else read_curve(file)
+        if curve.duration_s % DAY_S:
+            remark(f"Note: {curve}, is no whole number of days: a month counts as all were so")
+        return curve
 
-    def _counted(self, resource: ManifestObject | None) -> DemandCurve:
+    def _counted(self, resource: ManifestObject | None = None) -> DemandCurve:
         from tonnage.replay.trace_synthesis import trace_of  # noqa: PLC0415  (slow)
 
         if resource is None and self.traffic.selector is None:

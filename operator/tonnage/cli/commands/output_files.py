@@ -15,7 +15,7 @@ import click
 from tonnage.cli.console import Failure, ManifestError, failing, needs_extra, print_error, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests
 from tonnage.cli.read.references import ModelFiles, parsed_model
-from tonnage.cli.results.planning import PlanContext, Planned, Refused, answer
+from tonnage.cli.results.planning import PlanContext, Planned, Refused, RunningState, answer
 from tonnage.cli.results.progress import Progress, is_compiled
 from tonnage.cli.results.roles import parts_of
 from tonnage.units import count_of
@@ -68,9 +68,13 @@ def single_model(manifests: Manifests, names: tuple[str, ...], *, command: str) 
 
 
 def answers_for(
-    resource: ManifestObject, manifests: Manifests, terms: PlanContext, beside: ModelFiles
+    resource: ManifestObject,
+    manifests: Manifests,
+    terms: PlanContext,
+    beside: ModelFiles,
+    live: RunningState | None = None,
 ) -> list[Planned | Refused]:
-    """Return the answer for one object, or for each of its roles.
+    """Return the answer for one object, or for each of its roles; ``live``: what runs for it.
 
     Of one that is not valid it is said what is wrong, and there is none.
     """
@@ -84,7 +88,7 @@ def answers_for(
     parts = parts_of(parsed.model, terms, references)
     if parts.message:
         remark(f"Note: {parts.message}")
-    return [answer(each, terms, references) for each in parts.models]
+    return [answer(each, terms, references, live=live) for each in parts.models]
 
 
 def search_progress() -> Progress:

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -22,7 +22,6 @@ from tonnage.cli.commands.output_files import (
     check_page,
     check_some,
     search_progress,
-    single_model,
     write_page,
 )
 from tonnage.cli.commands.output_formats import serialize
@@ -33,6 +32,11 @@ from tonnage.cli.commands.plan_options import (
     beside,
     terms_of,
 )
+from tonnage.cli.commands.running_fleet import (
+    ClusterOptions,
+    check_demand,
+    state_of,
+)
 from tonnage.cli.console import Failure, output, print_error, remark, show
 from tonnage.cli.read.manifest import load
 from tonnage.cli.results.demand_hours import by_the_hour
@@ -40,8 +44,10 @@ from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
 from tonnage.cli.results.planning import Planned, Refused, with_savings
 from tonnage.cli.results.rendering import with_obstacle
 from tonnage.cli.results.rows import step_rows
+from tonnage.cli.results.today import with_today
 from tonnage.cli.text.demand_hours import hours_report
 from tonnage.cli.text.plan import answer_report
+from tonnage.cli.text.today import today_report
 from tonnage.sizing.plan import OnSearch
 
 if TYPE_CHECKING:
@@ -92,6 +98,7 @@ class PlanOptions:
 
     question: PlanInputOptions
     demand: DemandOptions
+    cluster: ClusterOptions
     roles: RolesAsked
     form: str = output_option()
     calibration_file: Path | None = calibration_option()
@@ -104,24 +111,38 @@ def plan(*, options: PlanOptions) -> None:
     question, roles = options.question, options.roles
     roles.check(options.form)
     check_page(options.page_file, options.form)
-    loaded = load(question.names) if question.names and options.demand.is_given else None
-    one = single_model(loaded, question.names, command="a demand by the hour") if loaded else None
-    curve = options.demand.curve(one)
+    gpu = class_of(question, is_running=options.cluster.name is not None)
+    fleet = options.cluster.fleet(question, gpu)
+    loaded = fleet.manifests if fleet else load(question.names) if question.names else None
+    if fleet:
+        question = replace(question, names=(str(options.cluster.name),))
+    if loaded:
+        check_some(loaded, question.names)
+    curve = options.demand.curve(loaded)
     question = with_curve(question, curve) if curve else question
-    asked = asking(question, class_of(question), loaded=loaded)
+    asked = asking(question, gpu, loaded=loaded)
+    around = beside(question)
     terms = terms_of(
         question,
         calibration=calibration_in(options.calibration_file),
         on_search=search_progress().counting(),
     )
-    check_some(asked, question.names)
-    around = beside(question)
-    found = [answers_for(each, asked, terms, around) for each in asked.model_deployments]
+    if fleet:
+        check_demand(asked)
+        planned = None if terms.calibration else fleet.planned
+        terms, around = (
+            replace(terms, planned=planned),
+            replace(around, config=around.config or fleet.config),
+        )
+    live = state_of(fleet) if fleet else None
+    found = [answers_for(each, asked, terms, around, live) for each in asked.model_deployments]
     answers = [
         roles.answered(_finished(each, terms.on_search), terms.on_search)
         for some in found
         for each in some
     ]
+    if fleet:
+        answers = [with_today(each, fleet.view, terms.on_search) for each in answers]
     if curve:
         answers = [by_the_hour(each, curve, options.demand.start_s) for each in answers]
     _print(answers, options)
@@ -129,8 +150,8 @@ def plan(*, options: PlanOptions) -> None:
     sys.exit(exit_code(answers, is_broken=is_broken))
 
 
-def class_of(question: PlanInputOptions) -> str | None:
-    """Return the one class that is named, if any.
+def class_of(question: PlanInputOptions, *, is_running: bool = False) -> str | None:
+    """Return the one class that is named, if any; ``is_running``: pods of a cluster name it.
 
     Raises:
         Failure: several are, or none where there is no manifest to name it.
@@ -139,7 +160,7 @@ def class_of(question: PlanInputOptions) -> str | None:
     if len(names) > 1:
         raise Failure(SEVERAL.format(", ".join(names)))
     is_set = any("hardware" in each.partition("=")[0] for each in question.settings)
-    if not (names or question.names or is_set) and question.model_id:
+    if not (names or question.names or is_set or is_running) and question.model_id:
         raise Failure(NO_CLASS)
     return names[0] if names else None
 
@@ -159,6 +180,8 @@ def _parts(answers: list[Planned | Refused], console: "Console") -> "Iterator[Re
         if number:
             yield ""
         yield answer_report(each, is_ascii=console.options.ascii_only, width=console.width)
+        if isinstance(each, Planned) and each.fleets:
+            yield from today_report(each.fleets)
         if isinstance(each, Planned) and each.hours:
             yield from hours_report(each.hours)
 

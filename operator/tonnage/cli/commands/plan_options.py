@@ -31,6 +31,7 @@ from tonnage.units import seconds
 
 DECIMALS: Final = 4
 """Of a rate in a spec."""
+OFFLINE: Final = "Note: without --ttft or --tpot it is planned offline, at the memory ceiling"
 FORMATS: Final = frozenset({"text", "json", "yaml", "markdown", "csv"})
 
 
@@ -133,7 +134,7 @@ def asking(
     if "model.id" not in paths:
         raise Failure("nothing is asked: give manifests with -f, or a model with --model")
     if has_slo and not any(path.startswith("slo") for path in paths):
-        remark("Note: without --ttft or --tpot it is planned offline, at the memory ceiling")
+        remark(OFFLINE)
     return replace(load([]), model_deployments=(manifest_of_changes(changes),))
 
 

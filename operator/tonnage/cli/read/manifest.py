@@ -108,7 +108,7 @@ def load(names: Iterable[str]) -> Manifests:
                 resources.extend(_resources(file, problems))
         except ManifestError as error:
             problems.append(error.message)
-    return _sort_by_kind(resources, problems)
+    return sort_by_kind(resources, problems)
 
 
 def _files(name: str) -> list[str]:
@@ -214,7 +214,7 @@ GROUPS_OF: Final[Mapping[str, tuple[str, ...]]] = {
 """API groups of the kinds that count here."""
 
 
-def _sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manifests:
+def sort_by_kind(resources: list[ManifestObject], problems: list[str]) -> Manifests:
     seen: dict[ObjectKey, ManifestObject] = {}
     found: dict[str, list[ManifestObject]] = {kind: [] for kind in (*GROUPS_OF, "")}
     for resource in resources:

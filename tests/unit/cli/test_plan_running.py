@@ -1,0 +1,241 @@
+"""``tonnage plan --from-cluster``: what runs, what it costs, and what its demand would take."""
+
+import json
+from contextlib import ExitStack
+
+import pytest
+import yaml
+
+from api_server_double import serving
+from cli_builders import SCALED, SMALL, a_deployment, run
+from fleet_builders import SITE
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.cli.results.planning import PlanContext, answer
+from tonnage.manifests.children import deployment
+
+MODELS = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/serving/deployments"
+ARGUMENTS = [
+    "meta-llama/Llama-3.1-8B-Instruct", "--max-model-len=8192", "--max-num-seqs=64",
+    "--tensor-parallel-size=2",
+]  # fmt: skip
+H100_USD = 6.88
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def foreign(args=ARGUMENTS, *, replicas=6, gpus="2", **spec):
+    """A Deployment of somebody else, as the API server holds it."""
+    body = yaml.safe_load(a_deployment(args=args))
+    (container,) = body["spec"]["template"]["spec"]["containers"]
+    container["resources"] = {"limits": {"nvidia.com/gpu": gpus}}
+    body["metadata"] |= {"uid": "uid", "generation": 1}
+    body["spec"] |= {"replicas": replicas, "selector": {"matchLabels": {"app": "my-vllm"}}}
+    body["spec"]["template"]["spec"] |= {"nodeSelector": {PRODUCT: "NVIDIA-H100-80GB-HBM3"}} | spec
+    return body
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """Return a function that plans what a cluster with these objects runs under a name."""
+    with ExitStack() as stack:
+        serve = stack.enter_context(serving(tmp_path))
+
+        def ask(name, answers, *options):
+            kubeconfig = serve({path: (200, body) for path, body in answers.items()})
+            return run("plan", "--from-cluster", name, "--kubeconfig", kubeconfig, *options)
+
+        yield ask
+
+
+def ask_of(plan, body, *options):
+    return plan("my-vllm", {f"{DEPLOYMENTS}/my-vllm": body}, *options)
+
+
+def figures(result):
+    assert result.stdout, result.stderr
+    (found,) = json.loads(result.stdout)
+    return found
+
+
+LOAD = ("--rps", "20", "--prompt", "2000", "--output", "200", "--ttft", "2s", "--tpot", "50ms")
+
+
+def test_a_deployment_is_planned_with_nothing_to_write(plan):
+    found = figures(ask_of(plan, foreign(), *LOAD, "-o", "json"))
+    today, same, other = (found["fleets"][name] for name in ("running", "sameFlags", "otherFlags"))
+
+    # 6 replicas of two GPUs run: 6 x 2 x 6.88 x 730.5 = 60,310.08 USD a month
+    assert (today["replicas"], today["gpusPerReplica"], today["maxNumSeqs"]) == (6, 2, 64)
+    assert today["perMonth"] == {"gpuHours": 8766.0, "cost": pytest.approx(60_310.08)}
+    assert same["maxNumSeqs"] == 64
+    assert 1 <= same["replicas"] < 6
+    assert same["perMonth"]["cost"] == pytest.approx(same["replicas"] * 2 * H100_USD * 730.5)
+    # 20 requests/s take two of one GPU each, at 11.6 of each
+    assert (other["replicas"], other["gpusPerReplica"]) == (2, 1)
+    assert found["plan"]["replicas"] == same["replicas"]
+    assert found["metadata"] == {"name": "my-vllm", "namespace": "serving"}
+
+
+def test_the_text_says_what_is_saved(plan):
+    text = ask_of(plan, foreign(), *LOAD).stdout
+    rows = [
+        line.split() for line in text.splitlines() if line.strip().startswith(("today", "other"))
+    ]
+
+    assert rows[0][:4] == ["today,", "TP2", "6", "12"]
+    assert rows[0][-2:] == ["60,310", "USD"]
+    assert rows[1][:5] == ["other", "flags,", "TP1", "2", "2"]
+    assert rows[1][-1] == "50,258"  # 60,310.08 - 2 x 6.88 x 730.5
+
+
+def test_too_few_replicas_are_said(plan):
+    text = ask_of(plan, foreign(replicas=1), *LOAD).stdout
+
+    assert "of the 20.0 requests/s asked" in text
+
+
+def test_without_a_demand_it_is_refused_with_the_options_that_say_it(plan):
+    result = ask_of(plan, foreign())
+
+    assert result.exit_code == 3
+    assert "give --rps, --demand-file or --prometheus" in result.stderr
+
+
+def test_a_demand_by_the_hour_is_planned_of_what_runs(plan, tmp_path):
+    (tmp_path / "day.json").write_text("[5, 20]")
+    options = [each for each in LOAD if each not in {"--rps", "20"}]
+    found = figures(
+        ask_of(plan, foreign(), *options, "--demand-file", tmp_path / "day.json", "-o", "json")
+    )
+
+    most = found["fleets"]["sameFlags"]["replicas"]
+    assert [each["replicas"] for each in found["demandByHour"]["steps"]] == [1, most]
+
+
+def test_gpus_are_those_of_the_nodes_that_pods_run_on(plan):
+    pods = {"metadata": {}, "items": [{"metadata": {"name": "a"}, "spec": {"nodeName": "n1"}}]}
+    node = {"metadata": {"name": "n1", "labels": {PRODUCT: "NVIDIA-L40S"}}}
+    answers = {
+        f"{DEPLOYMENTS}/my-vllm": foreign(nodeSelector={}),
+        "/api/v1/namespaces/serving/pods": pods,
+        "/api/v1/nodes/n1": node,
+    }
+    found = figures(plan("my-vllm", answers, *LOAD, "-o", "json"))
+    named = figures(plan("my-vllm", answers, *LOAD, "--gpu", "H100", "-o", "json"))
+
+    assert found["fleets"]["running"]["perMonth"]["cost"] != pytest.approx(60_310.08)
+    assert named["fleets"]["running"]["perMonth"]["cost"] == pytest.approx(60_310.08)
+
+
+def test_gpus_that_nothing_names_are_asked_for(plan):
+    answers = {
+        f"{DEPLOYMENTS}/my-vllm": foreign(nodeSelector={}),
+        "/api/v1/namespaces/serving/pods": {"metadata": {}, "items": []},
+    }
+    result = plan("my-vllm", answers, *LOAD)
+
+    assert result.exit_code == 3
+    assert "name the class with --gpu" in result.stderr
+
+
+def test_a_model_that_arguments_do_not_name_is_asked_for(plan):
+    result = ask_of(plan, foreign(["--max-num-seqs=64"]), *LOAD)
+    named = ask_of(plan, foreign(["--max-num-seqs=64", "--model", ARGUMENTS[0]]), *LOAD)
+
+    assert result.exit_code == 3
+    assert "name the model with --model" in result.stderr
+    assert named.exit_code == 0
+
+
+def test_what_is_not_there_is_exit_code_2(plan):
+    result = plan("nothing", {}, *LOAD)
+
+    assert result.exit_code == 2
+    assert "no ModelDeployment, Deployment or LeaderWorkerSet nothing in namespace" in result.stderr
+
+
+def test_a_version_that_the_image_hides_can_be_given(plan):
+    hidden = foreign()
+    hidden["spec"]["template"]["spec"]["containers"][0]["image"] = "registry.test/own:v7"
+    result = ask_of(plan, hidden, *LOAD)
+    given = ask_of(plan, hidden, *LOAD, "--set", "scaleTarget.engineVersion=0.33")
+
+    assert result.exit_code == 3
+    assert "scaleTarget.engineVersion" in result.output
+    assert given.exit_code == 0
+
+
+def ours(text, *, replicas):
+    """The Deployment that the operator made for a manifest."""
+    model = parse_model_deployment(yaml.safe_load(text))
+    made = deployment(model, answer(model, PlanContext(gpus=built_in_gpus())).sizing, SITE)
+    made["metadata"] |= {"uid": "uid", "generation": 1}
+    made["spec"]["replicas"] = replicas
+    return made
+
+
+def test_a_model_deployment_is_planned_with_its_demand_and_the_flags_that_run(plan):
+    answers = {
+        f"{MODELS}/small": yaml.safe_load(SMALL),
+        f"{DEPLOYMENTS}/small": ours(SMALL, replicas=5),
+    }
+    found = figures(plan("small", answers, "-o", "json"))
+    more = figures(plan("small", answers, "--rps", "20", "-o", "json"))
+
+    # 8 requests/s take one replica of one GPU, 20 take two; five run
+    assert found["fleets"]["running"]["perMonth"]["cost"] == pytest.approx(
+        5 * H100_USD * 730.5, abs=0.01
+    )
+    assert found["fleets"]["sameFlags"]["replicas"] == 1
+    assert more["fleets"]["sameFlags"]["replicas"] == 2
+
+
+def test_the_target_of_a_model_deployment_is_what_runs(plan):
+    body = yaml.safe_load(a_deployment())
+    body["metadata"] |= {"uid": "uid", "generation": 1}
+    body["spec"]["replicas"] = 3
+    answers = {
+        f"{MODELS}/llama-70b": yaml.safe_load(SCALED),
+        f"{DEPLOYMENTS}/my-vllm": body,
+    }
+    found = figures(plan("llama-70b", answers, "-o", "json"))["fleets"]
+
+    # no limits of the pod say its GPUs: those of --tensor-parallel-size=2
+    assert (found["running"]["replicas"], found["running"]["gpusPerReplica"]) == (3, 2)
+    assert found["sameFlags"]["maxNumSeqs"] == 48
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            ("scaling: {", "topology: {prefill: {}, decode: {}}\n  scaling: {"),
+            "-prefill or -decode",
+        ),
+        (("demand:\n    requestsPerSecond: 8", "demand:"), "give --rps"),
+    ],
+)
+def test_what_a_model_deployment_lacks_is_said(plan, change, said):
+    answers = {
+        f"{MODELS}/small": yaml.safe_load(SMALL.replace(*change)),
+        f"{DEPLOYMENTS}/small": ours(SMALL, replicas=5),
+    }
+    result = plan("small", answers)
+
+    assert result.exit_code == 3
+    assert said in result.stderr
+
+
+def test_where_nothing_runs_its_manifest_is_asked_for(plan):
+    result = plan("small", {f"{MODELS}/small": yaml.safe_load(SMALL)})
+
+    assert result.exit_code == 3
+    assert "nothing runs for small" in result.stderr
+
+
+def test_files_and_a_cluster_are_not_planned_together(plan):
+    result = plan("small", {}, "-f", "model.yaml")
+
+    assert result.exit_code == 3
+    assert "leave one out" in result.stderr
