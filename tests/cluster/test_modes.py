@@ -224,6 +224,24 @@ def test_diff_tells_beforehand_what_the_operator_would_do(running, tmp_path):
     ]
 
 
+def test_a_plan_of_what_runs_has_the_flags_that_the_operator_recorded(running):
+    running.wait_ready()
+    args = container(running.deployment())["args"]
+
+    told = run(
+        "plan", "--from-cluster", NAME, "-n", running.namespace,
+        "--kubeconfig", running.site.plane.kubeconfig, "-o", "json",
+    )  # fmt: skip
+    assert told.exit_code == 0, told.output
+    (found,) = json.loads(told.stdout)
+    fleets = found["fleets"]
+
+    assert fleets["running"]["replicas"] == running.replicas()
+    assert fleets["running"]["maxNumSeqs"] == int(args[args.index("--max-num-seqs") + 1])
+    month = fleets["running"]["perMonth"]
+    assert month["cost"] == pytest.approx(running.replicas() * 63.296 / 8 * 730.5, abs=0.01)
+
+
 def test_another_manager_that_applies_the_same_every_second_changes_nothing(running):
     before, site = running.wait_ready(), running.site
     manifest = a_model()

@@ -1,11 +1,13 @@
 """A Deployment that somebody else deploys: only its number of replicas is Tonnage's."""
 
+import json
 import time
 from datetime import datetime
 
 import pytest
 
 import site_lab
+from cli_builders import run
 from site_lab import a_model, until
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 
@@ -47,6 +49,31 @@ def an_adopter(**spec):
     manifest = a_model(scaleTarget={"name": TARGET}, **spec)
     del manifest["spec"]["engine"]
     return manifest
+
+
+def test_a_plan_of_what_runs_reads_flags_and_the_gpus_of_its_nodes(tenant):
+    target = a_target(labels={}, pod_labels={})
+    target["spec"]["replicas"] = 2
+    target["spec"]["template"]["spec"]["containers"][0]["args"].append("--quantization=fp8")
+    tenant.apply(target)
+    until(lambda: tenant.num_ready(TARGET) == 2, "two replicas run")
+    kubeconfig = tenant.site.plane.kubeconfig
+
+    result = run(
+        "plan", "--from-cluster", TARGET, "-n", tenant.namespace, "--kubeconfig", kubeconfig,
+        "--rps", 1, "--prompt", 500, "--output", 200, "--ttft", "2s", "--tpot", "50ms",
+        "-o", "json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    (found,) = json.loads(result.stdout)
+    fleets = found["fleets"]
+
+    # 2 x H200 at 63.296 / 8 USD; one of them serves one short request per second
+    month = {"gpuHours": 2 * 730.5, "cost": pytest.approx(2 * 63.296 / 8 * 730.5, abs=0.01)}
+    assert fleets["running"]["perMonth"] == month
+    assert fleets["running"]["maxNumSeqs"] == 64
+    assert fleets["sameFlags"]["replicas"] == 1
+    assert tenant.replicas(TARGET) == 2
 
 
 def test_a_target_that_opted_in_is_scaled_and_otherwise_left_alone(tenant):

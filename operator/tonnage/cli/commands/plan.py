@@ -79,12 +79,13 @@ Examples:
   tonnage plan -f model.yaml --checkpoint DIR          exact weight sizes
   tonnage plan -f model.yaml --calibration FILE        measured constants
   tonnage plan -f model.yaml --demand-file day.csv     hour by hour
+  tonnage plan --from-cluster llama -n serving         what runs
   tonnage plan -f model.yaml --disaggregated --kv-link 400Gb/s   cheaper?
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
 
 Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand within maxReplicas);
-3 invalid input; 1 unexpected error.
+3 invalid input; 4, 5, 6 the cluster, as for explain; 1 unexpected error.
 """
 SEVERAL: Final = "plan takes one GPU class, not {}; 'tonnage compare' takes several"
 NO_CLASS: Final = (
