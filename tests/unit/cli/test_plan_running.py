@@ -66,13 +66,17 @@ def test_a_deployment_is_planned_with_nothing_to_write(plan):
     today, same, other = (found["fleets"][name] for name in ("running", "sameFlags", "otherFlags"))
 
     # 6 replicas of two GPUs run: 6 x 2 x 6.88 x 730.5 = 60,310.08 USD a month
-    assert (today["replicas"], today["gpusPerReplica"], today["maxNumSeqs"]) == (6, 2, 64)
-    assert today["perMonth"] == {"gpuHours": 8766.0, "cost": pytest.approx(60_310.08)}
+    assert (today["replicas"], today["gpus"], today["maxNumSeqs"]) == (6, 12, 64)
+    assert today["perMonth"] == {
+        "gpuHours": 8766.0,
+        "cost": pytest.approx(60_310.08),
+        "currency": "USD",
+    }
     assert same["maxNumSeqs"] == 64
     assert 1 <= same["replicas"] < 6
     assert same["perMonth"]["cost"] == pytest.approx(same["replicas"] * 2 * H100_USD * 730.5)
     # 20 requests/s take two of one GPU each, at 11.6 of each
-    assert (other["replicas"], other["gpusPerReplica"]) == (2, 1)
+    assert (other["replicas"], other["gpus"]) == (2, 2)
     assert found["plan"]["replicas"] == same["replicas"]
     assert found["metadata"] == {"name": "my-vllm", "namespace": "serving"}
 
@@ -86,13 +90,13 @@ def test_the_text_says_what_is_saved(plan):
     assert rows[0][:4] == ["today,", "TP2", "6", "12"]
     assert rows[0][-2:] == ["60,310", "USD"]
     assert rows[1][:5] == ["other", "flags,", "TP1", "2", "2"]
-    assert rows[1][-1] == "50,258"  # 60,310.08 - 2 x 6.88 x 730.5
+    assert rows[1][-2:] == ["50,258", "USD"]  # 60,310.08 - 2 x 6.88 x 730.5
 
 
 def test_too_few_replicas_are_said(plan):
     text = ask_of(plan, foreign(replicas=1), *LOAD).stdout
 
-    assert "of the 20.0 requests/s asked" in text
+    assert "What runs is too little: its flags need 2 replicas" in text
 
 
 def test_without_a_demand_it_is_refused_with_the_options_that_say_it(plan):
@@ -202,7 +206,7 @@ def test_the_target_of_a_model_deployment_is_what_runs(plan):
     found = figures(plan("llama-70b", answers, "-o", "json"))["fleets"]
 
     # no limits of the pod say its GPUs: those of --tensor-parallel-size=2
-    assert (found["running"]["replicas"], found["running"]["gpusPerReplica"]) == (3, 2)
+    assert (found["running"]["replicas"], found["running"]["gpus"]) == (3, 6)
     assert found["sameFlags"]["maxNumSeqs"] == 48
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tonnage.cli.commands.demand import DemandOptions, with_curve
 from tonnage.cli.commands.options import (
     calibration_in,
     calibration_option,
@@ -32,22 +31,23 @@ from tonnage.cli.commands.plan_options import (
     beside,
     terms_of,
 )
-from tonnage.cli.commands.running_fleet import (
+from tonnage.cli.commands.plan_sources import (
     ClusterOptions,
+    DemandOptions,
     check_demand,
-    state_of,
+    with_curve,
 )
 from tonnage.cli.console import Failure, output, print_error, remark, show
 from tonnage.cli.read.manifest import load
-from tonnage.cli.results.demand_hours import by_the_hour
+from tonnage.cli.results.demand_hours import with_hours
 from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
-from tonnage.cli.results.planning import Planned, Refused, with_savings
+from tonnage.cli.results.planning import Planned, Refused, RunningState, with_savings
 from tonnage.cli.results.rendering import with_obstacle
 from tonnage.cli.results.rows import step_rows
 from tonnage.cli.results.today import with_today
-from tonnage.cli.text.demand_hours import hours_report
+from tonnage.cli.text.beside import beside_report
 from tonnage.cli.text.plan import answer_report
-from tonnage.cli.text.today import today_report
+from tonnage.manifests.children import has_recorded_cache
 from tonnage.sizing.plan import OnSearch
 
 if TYPE_CHECKING:
@@ -128,14 +128,14 @@ def plan(*, options: PlanOptions) -> None:
         calibration=calibration_in(options.calibration_file),
         on_search=search_progress().counting(),
     )
+    live = None
     if fleet:
         check_demand(asked)
-        planned = None if terms.calibration else fleet.planned
-        terms, around = (
-            replace(terms, planned=planned),
-            replace(around, config=around.config or fleet.config),
-        )
-    live = state_of(fleet) if fleet else None
+        terms = replace(terms, planned=None if terms.calibration else fleet.planned)
+        around = replace(around, config=around.config or fleet.config)
+        if fleet.flags:
+            has_cache = has_recorded_cache(fleet.view.flags)
+            live = RunningState(flags=fleet.flags, asks_the_same=True, has_host_cache=has_cache)
     found = [answers_for(each, asked, terms, around, live) for each in asked.model_deployments]
     answers = [
         roles.answered(_finished(each, terms.on_search), terms.on_search)
@@ -145,7 +145,7 @@ def plan(*, options: PlanOptions) -> None:
     if fleet:
         answers = [with_today(each, fleet.view, terms.on_search) for each in answers]
     if curve:
-        answers = [by_the_hour(each, curve, options.demand.start_s) for each in answers]
+        answers = [with_hours(each, curve, options.demand.start_s) for each in answers]
     _print(answers, options)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
@@ -181,18 +181,15 @@ def _parts(answers: list[Planned | Refused], console: "Console") -> "Iterator[Re
         if number:
             yield ""
         yield answer_report(each, is_ascii=console.options.ascii_only, width=console.width)
-        if isinstance(each, Planned) and each.fleets:
-            yield from today_report(each.fleets)
-        if isinstance(each, Planned) and each.hours:
-            yield from hours_report(each.hours)
+        if isinstance(each, Planned):
+            yield from beside_report(each)
 
 
 def _print(answers: list[Planned | Refused], options: PlanOptions) -> None:
     if options.page_file is not None:
         from tonnage.cli.page.demand_hours import plan_page  # noqa: PLC0415  (needs an extra)
 
-        hours = [each.hours for each in answers if isinstance(each, Planned) and each.hours]
-        write_page(options.page_file, plan_page(partial(_parts, answers), hours))
+        write_page(options.page_file, plan_page(partial(_parts, answers), answers))
     if options.page_file == "-":
         return
     if options.form == "text":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tonnage.api.strict_json import read_json
 from tonnage.cli.console import ManifestError, failing
 from tonnage.cli.read.manifest import read_text
-from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, count_of, format_s
+from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, format_s
 
 if TYPE_CHECKING:
     from tonnage.replay.traces import Trace
@@ -48,24 +48,12 @@ class DemandCurve:
     def duration_s(self) -> float:
         return self.step_s * len(self.requests_per_s)
 
-    @property
-    def peak_requests_per_s(self) -> float:
-        return max(self.requests_per_s)
-
-    @property
-    def mean_requests_per_s(self) -> float:
-        return sum(self.requests_per_s) / len(self.requests_per_s)
-
     def at(self, step: int) -> str:
         """Return when a step begins: the number of the hour, or a date, of UTC if it had a zone."""
         at_s = self.begins_s + step * self.step_s
         if self.begins_s < MILLION * MINUTE_S:
             return f"hour {at_s / HOUR_S:.5g}"
         return f"{datetime.fromtimestamp(at_s, UTC):%a %Y-%m-%d %H:%M}"
-
-    def __str__(self) -> str:
-        steps = count_of(len(self.requests_per_s), "step")
-        return f"{self.source}, {steps} of {self.step_s / HOUR_S:.3g} h"
 
 
 def is_trace(path: Path) -> bool:

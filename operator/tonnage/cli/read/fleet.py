@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from tonnage.api.group import KIND
 from tonnage.catalog.gpu import CatalogError
@@ -26,10 +26,12 @@ from tonnage.control.input.state import DeploymentView
 from tonnage.estimate.posterior import Three
 from tonnage.fleet.views import workload_view
 from tonnage.manifests.arguments import engine_flags
+from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import API_VERSION
 from tonnage.manifests.scheduling import PRODUCT_LABEL
 from tonnage.manifests.target import TargetEngine, engine_of
 from tonnage.manifests.workload import WORKLOADS
+from tonnage.sizing.request import Flags
 from tonnage.units import engine_integer
 
 USUAL_CONTEXT: Final = 8192
@@ -47,12 +49,11 @@ class RunningFleet:
     """The config.json that its spec refers to."""
     planned: Three | None = None
     """The constants that the operator plans it with."""
-    is_ours: bool = False
-    """The operator made it, and recorded its flags."""
+    flags: Flags | None = None
+    """As the operator recorded them; None: those of its arguments count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetReader:
+class FleetReader(NamedTuple):
     """Reads what has a name in a namespace."""
 
     cluster: LiveCluster
@@ -88,13 +89,14 @@ class FleetReader:
             raise Failure(f"{self.name} has two roles: take {self.name}-prefill or -decode")
         if live is None or live.view is None:
             raise Failure(f"nothing runs for {self.name}; plan -f takes its manifest")
-        objects = [_from_cluster(found), *([live.target] if live.target else [])]
+        target = live.target if live.model.spec.scale_target else None
+        objects = [_from_cluster(found), *([target] if target else [])]
         return RunningFleet(
             manifests=sort_by_kind(objects, []),
             view=live.view,
             config=live.config,
             planned=live.planned,
-            is_ours=live.model.spec.scale_target is None,
+            flags=None if target else flags_from_annotation(live.view.flags or ""),
         )
 
     def _of_workload(self, body: Object, model_id: str | None, gpu: str | None) -> RunningFleet:

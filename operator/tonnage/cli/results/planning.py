@@ -44,8 +44,6 @@ from tonnage.sizing.search import size
 from tonnage.units import count_of, significant
 
 if TYPE_CHECKING:  # what only a calibration needs
-    from tonnage.cli.results.demand_hours import HourlyFleet
-    from tonnage.cli.results.today import Fleet
     from tonnage.estimate.calibration_file import CalibrationFile
     from tonnage.estimate.posterior import Three
     from tonnage.explain.words import Answer
@@ -100,10 +98,8 @@ class Planned:
     """Why Auto chose another KV cache in host memory than the verdict says."""
     verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
     """What else was asked for, as words and as data, by its name there."""
-    hours: "HourlyFleet | None" = None
-    """What a demand by the hour takes."""
-    fleets: "Mapping[str, Fleet]" = field(default_factory=dict)
-    """What runs in a cluster, beside what would do."""
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """Figures that were asked for, by name: a demand by the hour, what runs in a cluster."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
@@ -117,12 +113,7 @@ class Planned:
             "estimate": estimate.to_dict(),
             "savings": [each.to_dict() for each in self.savings],
             **{name: figures for name, (_, figures) in self.verdicts.items()},
-            **(
-                {"fleets": {k: each.to_dict() for k, each in self.fleets.items()}}
-                if self.fleets
-                else {}
-            ),
-            **({"demandByHour": self.hours.to_dict()} if self.hours else {}),
+            **self.beside,
         }
 
 

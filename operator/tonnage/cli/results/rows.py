@@ -33,9 +33,11 @@ def plan_row(answer: Planned | Refused) -> Row:
 
 def step_rows(answer: Planned | Refused) -> list[Row]:
     """Return a row for each step of a demand by the hour, else one for the plan."""
-    if isinstance(answer, Refused) or answer.hours is None:
+    hours = answer.beside.get("demandByHour") if isinstance(answer, Planned) else None
+    if hours is None:
         return [plan_row(answer)]
-    steps = ({**identity(answer.deployment), **each} for each in answer.hours.steps())
+    own = {**identity(answer.deployment), "currency": hours["perMonth"]["constant"]["currency"]}
+    steps = (own | each for each in hours["steps"])
     return [{key: str(value) for key, value in each.items()} for each in steps]
 
 

@@ -1,15 +1,27 @@
-"""A demand as it is, for ``plan``: a file of rates, a trace, or what Prometheus counted."""
+"""What ``plan`` is asked about beside files and options: a demand by the hour, and what runs."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tonnage.cli.commands.options import FILE, option, parsed
-from tonnage.cli.commands.plan_options import PlanInputOptions
+from tonnage.cli.commands.options import (
+    FILE,
+    AccessOptions,
+    namespace_option,
+    option,
+    parsed,
+)
+from tonnage.cli.commands.plan_options import OFFLINE, PlanInputOptions
 from tonnage.cli.commands.traffic import TrafficOptions
 from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.read.demand_curve import DemandCurve, counted_curve, is_trace, read_curve
 from tonnage.cli.read.manifest import ManifestObject, Manifests
+from tonnage.cli.read.nested import block
+from tonnage.cli.read.spec_overrides import RATES
 from tonnage.units import DAY_S, seconds
+
+if TYPE_CHECKING:  # slow to import, and most plans need no cluster
+    from tonnage.cli.read.fleet import RunningFleet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +59,7 @@ class DemandOptions:
         else:
             curve = _of_trace(file) if is_trace(file) else read_curve(file)
         if curve.duration_s % DAY_S:
-            remark(f"Note: {curve}, is no whole number of days: a month counts as all were so")
+            remark(f"Note: {curve.source} are no whole days: a month counts as if it were")
         return curve
 
     def _counted(self, resource: ManifestObject | None = None) -> DemandCurve:
@@ -86,4 +98,52 @@ def with_curve(question: PlanInputOptions, curve: DemandCurve) -> PlanInputOptio
     if lengths:
         remark(f"Note: lengths as counted: {', '.join(lengths)}")
     settings = (*lengths, *question.settings)
-    return replace(question, requests_per_s=curve.peak_requests_per_s, settings=settings)
+    return replace(question, requests_per_s=max(curve.requests_per_s), settings=settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What runs, and where."""
+
+    name: str | None = option(
+        "--from-cluster",
+        metavar="NAME",
+        help="Plan what runs: a ModelDeployment, Deployment or LeaderWorkerSet of the cluster. "
+        "Prints what it costs today, and what its demand would take. Reads, changes nothing.",
+    )
+    namespace: str | None = namespace_option(
+        "With --from-cluster: its namespace. Default: the one of the context."
+    )
+    access: AccessOptions
+
+    def fleet(self, question: PlanInputOptions, gpu: str | None) -> "RunningFleet | None":
+        """Return what runs; None: nobody asks for it.
+
+        Raises:
+            Failure: it cannot be read, or manifests are given too.
+        """
+        if self.name is None:
+            return None
+        if question.names:
+            raise Failure("-f and --from-cluster both say what is planned: leave one out")
+        from tonnage.cli.read.fleet import FleetReader  # noqa: PLC0415  (slow)
+
+        cluster = self.access.connect()
+        reader = FleetReader(cluster, self.namespace or cluster.namespace, self.name)
+        return reader.read(question.model_id, gpu)
+
+
+def check_demand(asked: Manifests) -> None:
+    """Refuse what nobody says the demand of.
+
+    Raises:
+        Failure: with the options that say it.
+    """
+    for each in asked.model_deployments:
+        if not block(each.content, "spec", "demand").keys() & {*RATES}:
+            raise Failure(
+                f"{each.name}: nothing says how many requests come: give --rps, --demand-file or "
+                "--prometheus"
+            )
+        if "slo" not in block(each.content, "spec"):
+            remark(OFFLINE)
