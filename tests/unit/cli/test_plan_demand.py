@@ -182,7 +182,9 @@ def test_other_forms_of_the_same_day_give_the_same(plan, kind):
         ("hour,requests_per_s\n0,1\nnoon,1\n", "day.csv:3: hour: 'noon' is no time"),
         ("hour,requests_per_s\n0,0\n1,0\n", "no request comes in any step"),
         ("hour,requests_per_s\n0,1\n", "rates of fewer than two hours"),
-        ("time,rps\n1795392000000,1\n1795395600000,1\n", "a minute to a day"),
+        ("hour,requests_per_s\n0,2\n1,2,5\n", "day.csv:3: more fields than the first line"),
+        ("time,rps\n1795392000000,1\n1795395600000,1\n", "is no time"),
+        ("hour,rps\n0,1\n48,1\n", "a minute to a day"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named_with_its_row_and_the_cure(plan, text, said):
@@ -223,7 +225,21 @@ def test_a_trace_gives_rates_and_lengths(plan):
 
     assert [each["requestsPerSecond"] for each in found["steps"]] == pytest.approx([1, 2], rel=1e-3)
     assert "demand.promptTokens.mean=2333, demand.promptTokens.p99=3000" in result.stderr
-    assert "are no whole days" in result.stderr
+    assert "no whole days" in result.stderr
+
+
+def test_what_replay_writes_of_prometheus_is_a_demand_too(tmp_path):
+    trace = tmp_path / "fleet.csv.gz"
+    with serving(fleet) as server:
+        replayed = run(
+            "replay", "-f", "-", "--prometheus", server.url, "--last", "1h", "--policy", "static:1",
+            "--seeds", 1, "--processes", 1, "--save-trace", trace, text=SMALL,
+        )  # fmt: skip
+    found = figures(run("plan", "-f", "-", "--demand-file", trace, "-o", "json", text=SMALL))
+
+    assert replayed.exit_code == 0, replayed.output
+    (step,) = found["steps"]
+    assert step["requestsPerSecond"] == pytest.approx(PER_MINUTE / 60, rel=1e-3)
 
 
 def test_what_prometheus_counted_is_a_demand_of_these_hours():

@@ -59,7 +59,7 @@ class DemandOptions:
         else:
             curve = _of_trace(file) if is_trace(file) else read_curve(file)
         if curve.duration_s % DAY_S:
-            remark(f"Note: {curve.source} are no whole days: a month counts as if it were")
+            remark(f"Note: {curve.source}: no whole days, but a month counts as if all were so")
         return curve
 
     def _counted(self, resource: ManifestObject | None = None) -> DemandCurve:

@@ -97,6 +97,8 @@ def read_curve(path: Path) -> DemandCurve:
     places = list(rows)
     if len(places) <= 1:
         raise ManifestError(f"{path}: rates of fewer than two hours: write {CURE}")
+    if broad := next((where for where, row in rows.items() if None in row), None):
+        raise ManifestError(f"{broad}: more fields than the first line: write 2.5 rather than 2,5")
     first = rows[places[0]]
     clock, amount = (
         next((each for each in some if each in first), "") for some in (TIMES, AMOUNTS)
@@ -120,7 +122,7 @@ def read_curve(path: Path) -> DemandCurve:
     return DemandCurve(source=path.name, step_s=step_s, requests_per_s=rates, begins_s=times[0])
 
 
-def _rows(path: Path) -> Mapping[str, Mapping[str, Any]]:
+def _rows(path: Path) -> Mapping[str, Mapping[Any, Any]]:
     """Return the values of each row by column, by the place of the row."""
     text = read_text(str(path), max_bytes=MOST_BYTES)
     with failing(csv.Error, ValueError, where=f"{path}: "):
@@ -144,10 +146,10 @@ def _time_s(value: object, column: str, where: str) -> float:
         if hours and (column == HOUR or hours[2]):
             return HOUR_S * float(hours[1]) + MINUTE_S * int(hours[2] or 0)
         if text.replace(".", "", 1).isdecimal():
-            return float(text)
+            return datetime.fromtimestamp(float(text), UTC).timestamp()
         date = datetime.fromisoformat(text.upper())
         return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ManifestError(
             f"{where}: {column}: {text[:40]!r} is no time: write the hour as 13 or 13:00, a date "
             "as 2026-11-23T13:00, or seconds since 1970"
