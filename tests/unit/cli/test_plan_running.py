@@ -41,8 +41,9 @@ def plan(tmp_path):
     with ExitStack() as stack:
         serve = stack.enter_context(serving(tmp_path))
 
-        def ask(name, answers, *options):
-            kubeconfig = serve({path: (200, body) for path, body in answers.items()})
+        def ask(name, answers, *options, more=None):
+            served = {path: (200, body) for path, body in answers.items()} | (more or {})
+            kubeconfig = serve(served)
             return run("plan", "--from-cluster", name, "--kubeconfig", kubeconfig, *options)
 
         yield ask
@@ -168,6 +169,52 @@ def test_a_version_that_the_image_hides_can_be_given(plan):
     assert result.exit_code == 3
     assert "scaleTarget.engineVersion" in result.output
     assert given.exit_code == 0
+
+
+def test_who_may_not_see_other_kinds_still_sees_a_deployment(plan):
+    forbidden = {f"{MODELS}/my-vllm": (403, {"message": "no"})}
+    answers = {f"{DEPLOYMENTS}/my-vllm": foreign()}
+    result = plan("my-vllm", answers, *LOAD, "-o", "json", more=forbidden)
+
+    assert figures(result)["fleets"]["running"]["replicas"] == 6
+
+
+def test_flags_in_a_config_map_are_read_from_the_cluster(plan):
+    body = foreign([ARGUMENTS[0], "--config", "/etc/vllm/vllm.yaml"])
+    pod = body["spec"]["template"]["spec"]
+    pod["volumes"] = [{"name": "flags", "configMap": {"name": "flags"}}]
+    pod["containers"][0]["volumeMounts"] = [{"name": "flags", "mountPath": "/etc/vllm"}]
+    flags = "max-num-seqs: 32\ntensor-parallel-size: 2\nmax-model-len: 4096\n"
+    answers = {
+        f"{DEPLOYMENTS}/my-vllm": body,
+        "/api/v1/namespaces/serving/configmaps/flags": {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "flags", "namespace": "serving"},
+            "data": {"vllm.yaml": flags},
+        },
+    }
+    found = figures(plan("my-vllm", answers, *LOAD, "-o", "json"))
+
+    assert found["fleets"]["running"]["maxNumSeqs"] == 32
+
+
+def test_a_leader_worker_set_is_a_replica_of_its_pods(plan):
+    (container,) = foreign()["spec"]["template"]["spec"]["containers"]
+    args = ["-tp=2", "-pp=2", "--nnodes=2", "--node-rank=0", "--max-num-seqs=64"]
+    pod = {"spec": {"containers": [container | {"args": [ARGUMENTS[0], *args]}]}}
+    body = {
+        "apiVersion": "leaderworkerset.x-k8s.io/v1",
+        "kind": "LeaderWorkerSet",
+        "metadata": {"name": "my-vllm", "namespace": "serving", "uid": "uid"},
+        "spec": {"replicas": 3, "leaderWorkerTemplate": {"size": 2, "workerTemplate": pod}},
+    }
+    path = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/serving/leaderworkersets/my-vllm"
+    found = figures(plan("my-vllm", {path: body}, *LOAD, "--gpu", "H100", "-o", "json"))
+
+    # three groups of two pods with two GPUs each
+    running = found["fleets"]["running"]
+    assert (running["replicas"], running["gpus"]) == (3, 12)
 
 
 def ours(text, *, replicas):

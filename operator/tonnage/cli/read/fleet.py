@@ -1,13 +1,14 @@
 """What runs under a name in a cluster, as manifests that a plan can be made of."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from tonnage.api.group import KIND
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model
-from tonnage.cli.console import EXIT_INFEASIBLE, Failure
+from tonnage.cli.console import EXIT_INFEASIBLE, NO_RIGHTS, Failure
 from tonnage.cli.read.live import LiveCluster, failures
 from tonnage.cli.read.manifest import ManifestObject, Manifests, sort_by_kind
 from tonnage.cli.read.nested import block
@@ -30,7 +31,7 @@ from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import API_VERSION
 from tonnage.manifests.scheduling import PRODUCT_LABEL
 from tonnage.manifests.target import TargetEngine, engine_of
-from tonnage.manifests.workload import WORKLOADS
+from tonnage.manifests.workload import NAME_LABEL, WORKLOADS
 from tonnage.sizing.request import Flags
 from tonnage.units import engine_integer
 
@@ -66,11 +67,9 @@ class FleetReader(NamedTuple):
         Raises:
             Failure: there is nothing of that name, or it does not say which model or GPUs.
         """
-        found = self._get(MODEL_DEPLOYMENTS, self.name)
-        if found is not None:
+        if found := self._find(MODEL_DEPLOYMENTS):
             return self._of_model(found)
-        kinds = (DEPLOYMENTS, LEADER_WORKER_SETS)
-        body = next((each for kind in kinds if (each := self._get(kind, self.name))), None)
+        body = self._get(DEPLOYMENTS, self.name) or self._find(LEADER_WORKER_SETS)
         if body is None:
             raise Failure(
                 f"there is no {KIND}, {' or '.join(WORKLOADS)} {self.name} in namespace "
@@ -83,16 +82,31 @@ class FleetReader(NamedTuple):
         with failures(f"get {kind.plural} {name} in namespace {self.namespace}"):
             return self.cluster.api.get(kind.path(self.namespace, name))
 
+    def _find(self, kind: Resource) -> Object | None:
+        """Return an object of a kind that not every cluster has, and not every user may see."""
+        try:
+            return self._get(kind, self.name)
+        except Failure as failure:
+            if failure.exit_code != NO_RIGHTS:
+                raise
+            return None
+
+    def _config_maps(self, workload: Object) -> list[Object]:
+        """Return those that decide the arguments of a workload's engine."""
+        kind = WORKLOADS[workload["kind"]]
+        names = engine_of(kind, block(workload, "spec", kind.template)).config_maps
+        return [each for name in names if (each := self._get(CONFIG_MAPS, name))]
+
     def _of_model(self, found: Object) -> RunningFleet:
         live = read_live(self.cluster, namespace=self.namespace, name=self.name)
         if block(found, "spec").get("topology"):
             raise Failure(f"{self.name} has two roles: take {self.name}-prefill or -decode")
         if live is None or live.view is None:
             raise Failure(f"nothing runs for {self.name}; plan -f takes its manifest")
-        target = live.target if live.model.spec.scale_target else None
-        objects = [_from_cluster(found), *([target] if target else [])]
+        target = live.workload if live.model.spec.scale_target else None
+        objects = (found, target, *self._config_maps(target)) if target else (found,)
         return RunningFleet(
-            manifests=sort_by_kind(objects, []),
+            manifests=_manifests(objects),
             view=live.view,
             config=live.config,
             planned=live.planned,
@@ -102,8 +116,7 @@ class FleetReader(NamedTuple):
     def _of_workload(self, body: Object, model_id: str | None, gpu: str | None) -> RunningFleet:
         kind = WORKLOADS[body["kind"]]
         template = block(body, "spec", kind.template)
-        names = engine_of(kind, template).config_maps
-        maps = [each for name in names if (each := self._get(CONFIG_MAPS, name))]
+        maps = self._config_maps(body)
         data = {each["metadata"]["name"]: block(each, "data") for each in maps}
         engine = engine_of(kind, template, data)
         found = {
@@ -117,8 +130,9 @@ class FleetReader(NamedTuple):
                 "scaleTarget": {"kind": kind.kind, "name": self.name},
             },
         }
-        objects = [_from_cluster(each) for each in (found, body, *maps)]
-        return RunningFleet(manifests=sort_by_kind(objects, []), view=workload_view(body, kind))
+        return RunningFleet(
+            manifests=_manifests((found, body, *maps)), view=workload_view(body, kind)
+        )
 
     def _gpu(self, body: Object, template: Object) -> str:
         """Return the class that pods ask for by the label of NVIDIA's operator, or run on."""
@@ -130,26 +144,31 @@ class FleetReader(NamedTuple):
         return str(found.pop())
 
     def _products(self, body: Object) -> Iterator[str]:
-        labels = block(body, "spec", "selector", "matchLabels")
+        labels = block(body, "spec", "selector", "matchLabels") or {NAME_LABEL: self.name}
         selector = ",".join(f"{key}={value}" for key, value in labels.items())
         with failures(f"list pods in namespace {self.namespace} and get their nodes"):
             pods = self.cluster.api.list(PODS.path(self.namespace), label_selector=selector)
             names = {name for pod in pods if (name := block(pod, "spec").get("nodeName"))}
-            for name in names if labels else ():
+            for name in names:
                 node = self.cluster.api.get(NODES.path(None, name)) or {}
                 if product := block(node, "metadata", "labels").get(PRODUCT_LABEL):
                     yield product
 
 
-def _from_cluster(content: Object) -> ManifestObject:
-    return ManifestObject(source="the cluster", line=0, content=content)
+def _manifests(objects: Iterable[Object]) -> Manifests:
+    resources = [ManifestObject(source="the cluster", line=0, content=each) for each in objects]
+    return sort_by_kind(resources, [])
 
 
 def _model(engine: TargetEngine, model_id: str | None) -> dict[str, Any]:
     """Return what the arguments say of the model: its name, quantized weights, longest request."""
     flags = engine_flags(engine.arguments)
-    first = next(iter(engine.arguments), "-")
-    name = model_id or (flags.get("--model") if first.startswith("-") else first)
+    after_values = (
+        word
+        for before, word in pairwise(("=", *engine.arguments))
+        if not word.startswith("-") and ("=" in before or not before.startswith("-"))
+    )
+    name = model_id or flags.get("--model") or next(after_values, None)
     if not name:
         why = engine.problem or "its arguments do not say which model"
         raise Failure(f"{why}: name the model with --model")
