@@ -105,16 +105,14 @@ def with_curve(question: PlanInputOptions, curve: DemandCurve) -> PlanInputOptio
 class ClusterOptions:
     """What runs, and where."""
 
-    name: str | None = option(
-        "--from-cluster",
-        metavar="NAME",
+    # fmt: off
+    name: str | None = option("--from-cluster", metavar="NAME",
         help="Plan what runs: a ModelDeployment, Deployment or LeaderWorkerSet of the cluster. "
-        "Prints what it costs today, and what its demand would take. Reads, changes nothing.",
-    )
+        "Prints what it costs today, and what its demand would take. Reads, changes nothing.")
     namespace: str | None = namespace_option(
-        "With --from-cluster: its namespace. Default: the one of the context."
-    )
+        "With --from-cluster: its namespace. Default: the one of the context.")
     access: AccessOptions
+    # fmt: on
 
     def fleet(self, question: PlanInputOptions, gpu: str | None) -> "RunningFleet | None":
         """Return what runs; None: nobody asks for it.

@@ -38,33 +38,19 @@ def _step(value: str) -> float:
 class TrafficOptions:
     """Which traffic is meant, and who counted it."""
 
-    prometheus_url: str | None = option(
-        "--prometheus",
-        metavar="URL",
-        help="Instead of a file: the traffic of your engines in this Prometheus.",
-    )
-    last_s: float = option(
-        "--last",
-        metavar="DURATION",
-        default="1d",
-        callback=parsed(_last),
-        help="With --prometheus: how far back, such as 12h or 14d.",
-    )
-    selector: str | None = option(
-        "--selector",
-        metavar="MATCHERS",
+    # fmt: off
+    prometheus_url: str | None = option("--prometheus", metavar="URL",
+        help="Instead of a file: the traffic of your engines in this Prometheus.")
+    last_s: float = option("--last", metavar="DURATION", default="1d", callback=parsed(_last),
+        help="With --prometheus: how far back, such as 12h or 14d.")
+    selector: str | None = option("--selector", metavar="MATCHERS",
         help="With --prometheus: label matchers of the series, such as "
-        '\'namespace="serving",pod=~"my-vllm-.+"\'. '
-        "Default: the pods of the object's own name, in its namespace.",
-    )
-    step_s: float = option(
-        "--step",
-        metavar="DURATION",
-        default="60s",
-        callback=parsed(_step),
-        help="With --prometheus: query step, at least two scrape intervals.",
-    )
+        "'namespace=\"serving\",pod=~\"my-vllm-.+\"'. "
+        "Default: the pods of the object's own name, in its namespace.")
+    step_s: float = option("--step", metavar="DURATION", default="60s", callback=parsed(_step),
+        help="With --prometheus: query step, at least two scrape intervals.")
     access: PrometheusOptions
+    # fmt: on
 
     def counted(self, namespace: str, name: str) -> "MeasuredTraffic":
         """Return what came to the pods of an object, or to those that are selected.

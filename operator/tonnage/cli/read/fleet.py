@@ -6,14 +6,12 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 from tonnage.api.group import KIND
-from tonnage.catalog.gpu import CatalogError
-from tonnage.catalog.models import built_in_model
 from tonnage.cli.console import EXIT_INFEASIBLE, NO_RIGHTS, Failure
 from tonnage.cli.read.live import LiveCluster, failures
 from tonnage.cli.read.manifest import ManifestObject, Manifests, sort_by_kind
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.running import read_live
-from tonnage.cli.read.spec_overrides import MOST_REPLICAS
+from tonnage.cli.read.spec_overrides import MOST_REPLICAS, longest_context
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -175,9 +173,6 @@ def _model(engine: TargetEngine, model_id: str | None) -> dict[str, Any]:
     try:
         tokens = engine_integer(flags.get("--max-model-len", "auto"))
     except ValueError:
-        try:
-            tokens = built_in_model(name).max_position_tokens or USUAL_CONTEXT
-        except CatalogError:
-            tokens = USUAL_CONTEXT
+        tokens = longest_context({"model": {"id": name}}) or USUAL_CONTEXT
     weights = {"weights": "fp8"} if flags.get("--quantization", flags.get("-q")) == "fp8" else {}
     return {"model": {"id": name, **weights}, "contextLength": tokens}

@@ -200,7 +200,7 @@ def _guessed_context(spec: dict[str, Any]) -> Iterator[Figure]:
         )
     )
     wanted = 1 << (int(ROOM * tokens) - 1).bit_length()
-    longest = _longest(spec)
+    longest = longest_context(spec)
     spec["contextLength"] = wanted if longest is None else max(tokens, min(wanted, longest))
     yield Figure.CONTEXT
 
@@ -210,7 +210,7 @@ def _mean(lengths: object, guess: int) -> int:
     return mean if isinstance(mean, int) and mean > 0 else guess
 
 
-def _longest(spec: Content) -> int | None:
+def longest_context(spec: Content) -> int | None:
     """Return the positions of the model; None where it is not in the catalogue."""
     try:
         return built_in_model(str(spec["model"]["id"])).max_position_tokens
