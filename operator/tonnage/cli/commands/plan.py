@@ -39,12 +39,11 @@ from tonnage.cli.commands.plan_sources import (
 )
 from tonnage.cli.console import Failure, output, print_error, remark, show
 from tonnage.cli.read.manifest import load
-from tonnage.cli.results.demand_hours import with_hours
+from tonnage.cli.results.beside import with_hours, with_today
 from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
 from tonnage.cli.results.planning import Planned, Refused, RunningState, with_savings
 from tonnage.cli.results.rendering import with_obstacle
 from tonnage.cli.results.rows import step_rows
-from tonnage.cli.results.today import with_today
 from tonnage.cli.text.beside import beside_report
 from tonnage.cli.text.plan import answer_report
 from tonnage.manifests.children import has_recorded_cache

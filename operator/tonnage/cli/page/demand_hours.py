@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tonnage.cli.page.document import Report, document
 from tonnage.cli.page.drawing import BAD, SERIES, SOFT, add_legend, blank, picture
-from tonnage.cli.results.demand_hours import HOURS
+from tonnage.cli.results.beside import HOURS
 from tonnage.cli.results.plan_summary import object_label
 from tonnage.cli.results.planning import Planned, Refused
 from tonnage.units import HOUR_S

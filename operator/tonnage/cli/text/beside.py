@@ -8,9 +8,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tonnage.cli.console import printable
-from tonnage.cli.results.demand_hours import HOURS
+from tonnage.cli.results.beside import FLEETS, HOURS
 from tonnage.cli.results.planning import Planned
-from tonnage.cli.results.today import FLEETS
 from tonnage.cli.text.layout import DIM, grid, indent, section, table
 from tonnage.units import HOURS_PER_MONTH, count_of, format_s, significant
 

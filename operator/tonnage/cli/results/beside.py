@@ -1,17 +1,23 @@
-"""What a demand by the hour takes: the replicas of each step, GPU-hours and cost of a month."""
+"""What is asked beside a plan: a demand by the hour, and what runs today. As figures of a month."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.read.demand_curve import DemandCurve
 from tonnage.cli.results.planning import Planned, Refused, fewest_replicas
 from tonnage.sizing.cost import cents, fleet_usd_per_hour, gpu_hour
+from tonnage.sizing.errors import SizingError
+from tonnage.sizing.plan import OnSearch, Sizing
+from tonnage.sizing.search import size
 from tonnage.units import HOURS_PER_MONTH
 
-HOURS: Final = "demandByHour"
+if TYPE_CHECKING:  # slow to import
+    from tonnage.control.input.state import DeploymentView
+
+HOURS, FLEETS = "demandByHour", "fleets"
 
 
 def month_figures(gpu: Gpu, num_gpus: int, hours: Mapping[int, float]) -> dict[str, Any]:
@@ -77,3 +83,36 @@ def _hours(replicas: Sequence[int], step_s: float, start_s: float) -> Mapping[in
             soon = max(replicas[(step + k) % len(replicas)] for k in range(steps + 1))
             hours[soon] += HOURS_PER_MONTH * time_s / (step_s * len(replicas))
     return hours
+
+
+def with_today(
+    answer: Planned | Refused, view: "DeploymentView", on_search: OnSearch
+) -> Planned | Refused:
+    """Return a plan with the flags that run, beside what runs, and what other flags would take."""
+    if isinstance(answer, Refused):
+        return answer
+    sizing = answer.sizing
+    fleets = {
+        "running": _fleet(sizing, view.replicas, view.gpus_per_replica),
+        "sameFlags": _fleet(sizing, answer.replicas),
+    }
+    try:
+        free = size(replace(sizing.request, flags=None), on_search=on_search)
+        fewest = fewest_replicas(answer.deployment)
+        fleets["otherFlags"] = _fleet(free, max(fewest, free.replicas))
+    except SizingError:
+        pass  # those that run are all that will do
+    return replace(answer, beside={**answer.beside, FLEETS: fleets})
+
+
+def _fleet(sizing: Sizing, replicas: int, num_gpus: int = 0) -> dict[str, Any]:
+    """Return the figures of replicas; ``num_gpus``: of each, where its split does not say it."""
+    each = num_gpus or sizing.parallelism.num_gpus
+    return {
+        "parallelism": str(sizing.parallelism),
+        "replicas": replicas,
+        "gpus": replicas * each,
+        "maxNumSeqs": sizing.flags.max_num_seqs,
+        "sustainedRequestsPerSecond": replicas and sizing.sustained_requests_per_s(replicas),
+        "perMonth": month_figures(sizing.request.gpu, each, {replicas: HOURS_PER_MONTH}),
+    }
