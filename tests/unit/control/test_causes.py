@@ -219,6 +219,15 @@ class TestLongPrompts:
         assert found.late_by_load == pytest.approx(share - alone)
         assert found.cause.code == ("LongPrompts" if alone else "Queued")
 
+    @pytest.mark.parametrize(
+        ("share", "code"), [(0.06, "TargetMissed"), (0.07, "LongPrompts"), (0.09, "LongPrompts")]
+    )
+    def test_are_what_nothing_else_makes_late_where_by_chance_fewer_are(self, share, code):
+        # Prompts are counted at the end of a request, first tokens before: windows differ.
+        found = self.found(share, {2e3: 9.0, 5e3: 9.0, 1e4: 10.0, INF: 10.0})
+
+        assert (found.cause.code, found.late_by_load) == (code, 0)
+
     def test_are_not_all_that_are_above_a_ladder_that_ends_below_the_context(self):
         """Of 8,192 tokens, as engines have it: 7,635 come within 750 ms."""
         told = two(late=0.1, limit_s=0.75, queue_s=1.0, prompts_within={5e3: 9.0, INF: 10.0})

@@ -71,17 +71,15 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
         return replace(each, cause=Reason("SlowSteps", message), late_by_load=late)
     times = _times(known)
     least, alone, why_alone = _late_alone(each, known)
+    is_near = late < least <= CLEARLY * late  # by chance: they are counted at other times
     if least > late:  # so they were in time: engines are faster, or have these prompts cached
         least = alone = 0.0
     rest = max(0.0, late - each.refused_fraction - alone)
     why_rest = _of_rest(rest, each, known, times)
-    shares = {
-        Reason(
-            "RequestsRefused", f"{each.refused_fraction:.1%} were refused"
-        ): each.refused_fraction,
-        why_alone: min(alone, late),
-        why_rest: rest,
-    }
+    if why_rest is NOBODY and is_near:
+        why_rest = why_alone
+    refused = Reason("RequestsRefused", f"{each.refused_fraction:.1%} were refused")
+    shares = {refused: each.refused_fraction, why_alone: min(alone, late), why_rest: rest}
     by_load = rest if why_rest.code in LOAD else 0.0
 
     def weight(cause: Reason) -> float:
