@@ -109,7 +109,8 @@ def build(arguments: Arguments, hidden: EngineTruth) -> tuple[Server, EngineLoop
     page.show_cache_configs(
         [cache_config(arguments, limits, num_gpu_blocks=num_gpu_blocks, engine=n) for n in ranks]
     )
-    loop = EngineLoop(limits, costs, [page.engine(rank, hidden.work) for rank in ranks])
+    series = [page.engine(rank, hidden.work) for rank in ranks]
+    loop = EngineLoop(limits, costs, series, hidden.server_s)
     server = Server(
         arguments=arguments,
         loop=loop,

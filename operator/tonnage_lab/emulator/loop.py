@@ -53,12 +53,17 @@ class EngineLoop:
     """
 
     def __init__(
-        self, limits: EngineLimits, costs: StepCosts, series: Sequence[EngineSeries]
+        self,
+        limits: EngineLimits,
+        costs: StepCosts,
+        series: Sequence[EngineSeries],
+        server_s: float,
     ) -> None:
-        """``series``: one for each data-parallel rank."""
+        """``series``: one for each data-parallel rank. ``server_s``: before requests arrive."""
         self.engine = Engine(limits, costs, RequestTable((), (), (), ()), is_logged=True)
         self._limits = limits
         self._series = series
+        self._server_s = server_s
         self._tickets: dict[int, _Ticket] = {}
         self._ended: list[int] = []
         self._for_room: deque[tuple[int, asyncio.Future[Callable[[], None]]]] = deque()
@@ -295,7 +300,7 @@ class EngineLoop:
             series.count_later_tokens(now_s - ticket.last_token_s)
         else:
             ticket.first_token_s = now_s
-            series.count_first_token(now_s - ticket.arrived_s, ticket.prompt)
+            series.count_first_token(self._server_s + now_s - ticket.arrived_s, ticket.prompt)
         ticket.num_tokens += emission.num_tokens
         ticket.last_token_s = now_s
         if is_last:

@@ -235,6 +235,7 @@ class Server:
                 if not ended.done():
                     ended.set_result(reason)
 
+        await asyncio.sleep(self._hidden.server_s)
         arrived_s = asyncio.get_running_loop().time()
         prompt = await self._prompt(asked)
         number = self._loop.submit(

@@ -7,7 +7,7 @@ constants than the catalogue's.
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -77,6 +77,8 @@ class EngineTruth:
     state_blocks: int | None = None
     """Of the cache of a hybrid model, one for each slot at least; None: it has no states."""
     load_s: float = 0.0
+    server_s: float = 0.0
+    """That the API server holds each request before the engine has it."""
     block_size: int = 16
     max_model_len: int | None = None
     """Of the checkpoint, for when the flag is absent."""
@@ -120,24 +122,6 @@ class EngineTruth:
         return cls.load(Path(path))
 
 
-StepForm = Callable[[EngineTruth, Arguments], StepCosts]
-
-
-def _linear(truth: EngineTruth, arguments: Arguments) -> StepCosts:
-    try:
-        linear = LinearStep(**truth.step)
-    except TypeError as error:
-        raise TruthError(f"step: {error}") from error
-    return linear.costs(arguments.max_num_seqs * arguments.data_parallel_size)
-
-
-def _formula(truth: EngineTruth, arguments: Arguments) -> StepCosts:
-    costs: StepCosts = _formula_module().formula_costs(
-        truth.step, arguments, acceptance_rate=truth.acceptance_rate
-    )
-    return costs
-
-
 def _formula_module() -> ModuleType:
     """Import what half the product hangs on, for those emulators that need it only."""
     from tonnage_lab.emulator import formula  # noqa: PLC0415
@@ -145,20 +129,22 @@ def _formula_module() -> ModuleType:
     return formula
 
 
-STEP_FORMS: Final[dict[str, StepForm]] = {"gpu": _formula, "per_step_s": _linear}
-"""By the field that tells the form; the first one counts."""
-
-
 def step_costs(truth: EngineTruth, arguments: Arguments) -> StepCosts:
     """Return what the steps of an engine started with these arguments cost.
 
     Raises:
-        TruthError: the step has none of the known forms.
+        TruthError: the step has none of the known forms, or not their fields.
     """
-    for tell, form in STEP_FORMS.items():
-        if tell in truth.step:
-            return form(truth, arguments)
-    raise TruthError(f"step needs one of {sorted(STEP_FORMS)}, has {sorted(truth.step)}")
+    if "gpu" in truth.step:
+        costs: StepCosts = _formula_module().formula_costs(
+            truth.step, arguments, acceptance_rate=truth.acceptance_rate
+        )
+        return costs
+    try:
+        linear = LinearStep(**truth.step)
+    except TypeError as error:
+        raise TruthError(f"step: {error}; for the formula it needs gpu") from error
+    return linear.costs(arguments.max_num_seqs * arguments.data_parallel_size)
 
 
 def kv_tokens(truth: EngineTruth, arguments: Arguments) -> int:

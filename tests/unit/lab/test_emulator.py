@@ -226,7 +226,7 @@ def test_a_wrong_truth_file_is_named_with_its_fault(tmp_path, content, message):
 
 
 def test_a_step_of_no_known_form_is_refused():
-    with pytest.raises(TruthError, match="has \\['speed'\\]"):
+    with pytest.raises(TruthError, match="'speed'; for the formula it needs gpu"):
         step_costs(a_truth(step={"speed": 1}), arguments())
 
 
@@ -365,6 +365,21 @@ def test_a_cached_share_of_prompts_shows_in_the_prefix_cache_counters():
     assert sample(page, "vllm:prompt_tokens_total") == 100
     assert sample(page, "vllm:prefix_cache_hits_total") == 50
     assert sample(page, "vllm:prompt_tokens_by_source_total", source="local_compute") == 50
+
+
+def test_what_the_server_holds_a_request_for_is_in_the_ttft_and_in_no_queue():
+    async def scenario():
+        async with a_server(truth=a_truth(server_s=0.4)) as client:
+            await client.post("/v1/completions", json={"prompt": [1], "max_tokens": 2})
+            return await (await client.get("/metrics")).text()
+
+    page = asyncio.run(scenario())
+
+    ttft_s, queue_s = (
+        sample(page, f"vllm:{name}_seconds_sum")
+        for name in ("time_to_first_token", "request_queue_time")
+    )
+    assert ttft_s - queue_s > 0.4 > queue_s
 
 
 @pytest.mark.parametrize(
