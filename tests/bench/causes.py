@@ -53,8 +53,8 @@ times as many (up to 20) keep, or 10. `Queued` and `SlowSteps` are right too whi
 are Ready.
 
 **{:.1%} right, {:.1%} wrong, {:.1%} unknown. GPU-hours are at most {} of the constant fleet's in {}
-of {} worlds; in the middle {:.2f}, at most {:.2f}.** Where no fleet keeps any request in time, they
-are not compared.
+of {} worlds; in the middle {:.2f}, at most {:.2f}.** Below 1 the fleet is smaller, and keeps less.
+Where no fleet keeps half a percent, they are not compared.
 """
 LENGTHS = Lengths(prompt_mean=1000, prompt_p99=2000, output_mean=200, output_p99=800)
 QUEUES: tuple[dict[str, str], ...] = (
@@ -199,7 +199,7 @@ HEAD = """\
 
 
 def meaning(found: list[Result]) -> str:
-    ratios = [e.figures.gpu_hours / e.constant[0] for e in found if e.constant[1]]
+    ratios = [e.figures.gpu_hours / e.constant[0] for e in found if e.constant[1] > WITHIN]
     shares = of_all(sum((each.ticks for each in found), Counter[str]()))
     cheap = sum(each <= ALLOWED for each in ratios)
     return MEANING.format(*shares, ALLOWED, cheap, len(ratios), median(ratios), max(ratios))
