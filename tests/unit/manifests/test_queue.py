@@ -4,6 +4,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from types import ModuleType
 
@@ -33,6 +34,7 @@ from tonnage.manifests.names import (
 )
 from tonnage.sizing.expected import newest_first_s
 from tonnage.sizing.request import look_up
+from tonnage.units import MIB
 from tonnage_lab.emulator.arguments import parse
 
 NOW_S = 1_800_000_001.0
@@ -257,6 +259,25 @@ class TestTheModule:
         body = '{"n": 1}'.encode("utf-16-le")
 
         assert received(module, body) == body
+
+    def test_holds_no_body(self, module):
+        """Of 64 chunks of 1 MiB some copies of one."""
+        chunks = (b"{" + bytes(MIB) for _ in range(64))
+
+        async def receive():
+            return {"type": "http.request", "body": next(chunks), "more_body": True}
+
+        async def server(_scope, receive, _send):
+            for _ in range(64):
+                await receive()
+
+        scope = {"type": "http", "path": "/v1/completions", "headers": []}
+        tracemalloc.start()
+        asyncio.run(module.NewestFirst(server)(scope, receive, None))
+        _, most_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+
+        assert MIB < most_bytes < 6 * MIB
 
     def test_sends_the_end_of_a_connection_on(self, module):
         async def gone():
