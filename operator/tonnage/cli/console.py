@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # slow to import, and help and version print without it
 
 WIDEST: Final = 120
 """Longer lines are hard to read, however wide the terminal."""
-WIDTH_IN_A_FILE: Final = 100
 WIDE_TABLE: Final = 160
 
 OK: Final = 0
@@ -77,7 +76,7 @@ def output(*, is_wide: bool = False) -> "Console":
 
     width = None
     if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        width = WIDE_TABLE if is_wide else WIDTH_IN_A_FILE
+        width = WIDE_TABLE if is_wide else WIDEST
     console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     if not is_wide:
         console.width = min(console.width, WIDEST)

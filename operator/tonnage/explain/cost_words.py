@@ -27,9 +27,6 @@ def full_use(sizing: Sizing) -> str:
 
 def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
     """Yield the parts of a bill, a line each: requests, users, days, owned beside rented."""
-    if found.usd_per_hour_and_request is not None:
-        each = f"{found.usd_per_hour_and_request:.4f} {found.currency}"
-        yield f"{each} per hour and concurrent request"
     if found.usd_per_hour_and_user is not None:
         yield _of_users(sizing, found)
     if sizing.request.slo.is_offline and found.usd_per_million_tokens_asked is not None:
@@ -43,15 +40,26 @@ def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
         yield from _rented_instead(sizing, replicas)
 
 
+def per_hour_written(found: Bill) -> str:
+    """Write what an hour costs: of full instances the share, and of the instances as billed."""
+    shared, whole, unit = found.usd_per_hour_shared, found.usd_per_hour_whole, found.currency
+    if shared == whole:
+        return f"{shared:.2f} {unit} per hour"
+    return f"{shared:.2f} {unit} per hour as a share of full instances, {whole:.2f} in whole ones"
+
+
 def nodes_written(found: Bill) -> Iterator[str]:
-    """Yield the nodes that are paid as a whole, and how many of their GPUs are used."""
-    if found.nodes is not None:
-        used = found.replicas * found.gpus_per_replica
+    """Yield the instances that replicas leave GPUs of idle, and how many of these are used."""
+    used, in_all = (
+        found.replicas * found.gpus_per_replica,
+        found.hour.gpus_whole(found.replicas, found.gpus_per_replica),
+    )
+    if found.nodes is not None and (found.hour.is_whole or in_all > used):
         name = found.hour.rent.instance if found.hour.rent else ""
         machines = f"{found.nodes} x {name}" if name else count_of(found.nodes, "node")
         yield (
             f"{machines} of {count_of(found.hour.gpus_per_node or 1, 'GPU')}, "
-            f"{used} of {count_of(found.gpus_paid, 'GPU')} used, {found.gpus_paid - used} idle"
+            f"{used} of {count_of(in_all, 'GPU')} used, {in_all - used} idle"
         )
 
 

@@ -1,10 +1,16 @@
 """What a plan gives at the demand asked, beside what it gives at capacity, in words and numbers."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tonnage.explain.cost_words import commitment_written, missing_price, nodes_written
+from tonnage.explain.cost_words import (
+    commitment_written,
+    missing_price,
+    nodes_written,
+    per_hour_written,
+)
 from tonnage.explain.report import DIGITS, rate_written, round_estimate
 from tonnage.sizing.bill import Bill, Commitment, bill
 from tonnage.sizing.cost import GpuHour, cents
@@ -88,6 +94,7 @@ def reached_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[tuple[str,
             reached = served.at(target.quantile)
             reached_s = reached.ttft_s if name == "TTFT" else reached.tpot_s
             written = "no second token" if reached_s is None else format_s(reached_s)
+            written = "grows without end" if reached_s == math.inf else written
             percentile = f"p{target.quantile * PERCENT:g}"
             yield f"{name} {percentile}", written, format_s(target.limit_s)
 
@@ -153,7 +160,9 @@ def _latency_figures(served: ServiceLevel) -> list[dict[str, Any]]:
     return [
         {
             "percentile": f"p{each.quantile * PERCENT:g}",
-            "timeToFirstTokenSeconds": round_estimate(each.ttft_s),
+            "timeToFirstTokenSeconds": None
+            if math.isinf(each.ttft_s)
+            else round_estimate(each.ttft_s),
             "timePerOutputTokenSeconds": None
             if each.tpot_s is None
             else round_estimate(each.tpot_s),
@@ -174,8 +183,12 @@ def cost_figures(found: Bill | None) -> dict[str, Any] | None:
         "perMonth": cents(found.usd_per_month),
         "perYear": cents(found.usd_per_year),
         "perMillionTokens": None if asked is None else round_estimate(asked),
+        "perMillionInputTokens": round_estimate(found.usd_per_million_prompt_tokens),
+        "perRequest": round_estimate(found.usd_per_request),
+        "perHourShared": cents(found.usd_per_hour_shared),
+        "perHourWhole": cents(found.usd_per_hour_whole),
         "gpusPaid": found.gpus_paid,
-        "wholeNodes": found.nodes,
+        "instances": found.nodes,
         "price": price_figures(found.hour),
         "commitments": [_commitment_figures(each) for each in found.commitments],
     }
@@ -211,21 +224,22 @@ def _commitment_figures(found: Commitment) -> dict[str, Any]:
 def load_written(served: ServiceLevel) -> str:
     """Write how full the replicas are."""
     return (
-        f"busy {served.busy:.0%} of the time, with {significant(served.running)} running requests "
-        f"each on average; KV cache {served.kv_usage:.0%} full"
+        f"{significant(served.running)} running requests each on average; KV cache "
+        f"{served.kv_usage:.0%} full"
     )
 
 
 def room_written(found: DemandOutcome) -> str:
     """Write how far the demand may grow, and what one replica more costs."""
     replicas, more = found.served.num_replicas, found.next_bill
-    price = "" if more is None else f" for {more.usd_per_hour:.2f} {more.currency}/h"
+    cost = f"{more.usd_per_hour:.2f} {more.currency}/h" if more else "an unknown amount"
     if not found.is_served:
         return (
             f"{replicas} serve {significant(found.sustained_requests_per_s)} of the "
-            f"{significant(found.served.requests_per_s)} requests/s asked for; {replicas + 1} cost"
-            f"{price or ' an unknown amount'}"
+            f"{significant(found.served.requests_per_s)} requests/s asked for; {replicas + 1} cost "
+            f"{cost}"
         )
+    price = f" for {cost}" if more else ""
     doubt = (
         ""
         if found.is_sure
@@ -254,7 +268,8 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
         yield "replicas", load_written(asked.served)
     if found:
         yield "cost", _cost_written(found)
-        yield from (("whole nodes", line) for line in nodes_written(found))
+        yield "cost of each", each_written(found)
+        yield from (("instances", line) for line in nodes_written(found))
         yield "price", str(found.hour)
         yield from ((each.term, commitment_written(each)) for each in found.commitments)
     else:
@@ -266,11 +281,21 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
 
 
 def _cost_written(found: Bill) -> str:
-    unit, asked = found.currency, found.usd_per_million_tokens_asked
-    tokens = "" if asked is None else f", {asked:.2f} {unit} per million output tokens"
-    month = f"{found.usd_per_month:,.0f} {unit} per month"
+    unit, of = found.currency, "in whole instances: " if found.hour.is_whole else ""
+    month = f"{of}{found.usd_per_month:,.0f} {unit} per month"
     year = f"{found.usd_per_year:,.0f} {unit} per year"
-    return f"{found.usd_per_hour:.2f} {unit} per hour, {month}, {year}{tokens}"
+    return f"{per_hour_written(found)}; {month}, {year}"
+
+
+def each_written(found: Bill) -> str:
+    """Write the whole cost over requests, over tokens of outputs and over tokens of prompts."""
+    unit = found.currency
+    output = found.usd_per_million_tokens_asked or found.usd_per_million_tokens
+    return (
+        f"{significant(found.usd_per_request)} {unit} per request, {output:.2f} {unit} per million "
+        f"output tokens, or {significant(found.usd_per_million_prompt_tokens)} {unit} per million "
+        "input tokens"
+    )
 
 
 def _capacity_written(sizing: Sizing, sustained: float, replicas: int, found: Bill | None) -> str:

@@ -17,7 +17,13 @@ from tonnage.catalog.speed_range import (
     unmeasured_parts,
     unmeasured_prompts,
 )
-from tonnage.explain.cost_words import bill_lines, full_use, missing_price, tokens_per_day
+from tonnage.explain.cost_words import (
+    bill_lines,
+    full_use,
+    missing_price,
+    per_hour_written,
+    tokens_per_day,
+)
 from tonnage.explain.demand_outcome import (
     at_demand,
     latencies_written,
@@ -413,7 +419,7 @@ def _cost(sizing: Sizing) -> Answer:
     else:
         full, unit = f"{found.usd_per_million_tokens:.2f} at the {full_use(sizing)}", found.currency
         asked = found.usd_per_million_tokens_asked
-        hour = f"{found.usd_per_hour:.2f} {unit} per hour; {unit} per million output tokens: "
+        hour = f"{per_hour_written(found)}; {unit} per million output tokens: "
         answer = f"{hour}{full}"
         if asked is not None:
             answer = f"{hour}{asked:.2f} at the demand asked, {full}"

@@ -4,10 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tonnage.catalog.price import RESERVED
-from tonnage.sizing.cost import GpuHour, gpu_hour, rented_hour, usd_per_million_tokens
+from tonnage.sizing.cost import (
+    GpuHour,
+    gpu_hour,
+    rented_hour,
+    usd_per_million_tokens,
+    usd_per_request,
+)
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin
-from tonnage.units import HOURS_PER_MONTH, HOURS_PER_YEAR
+from tonnage.units import HOURS_PER_MONTH, HOURS_PER_YEAR, MILLION
 
 
 def usd_per_user(*, usd: float, num_users: float) -> float:
@@ -48,9 +54,12 @@ class Bill:
     usd_per_million_tokens: float
     """With every replica at its load line: the least that a token of these replicas can cost."""
     usd_per_million_tokens_asked: float | None
-    """Of the tokens that the demand asks for, which pay for the idle share too. None: no demand."""
-    usd_per_hour_and_request: float | None
-    """Of one request in flight, at the load line. None: there is none, in the mean."""
+    """Of the tokens that the demand asks for, which pay for the idle share too; where the replicas
+    are too few, of those that they serve in time. None: no demand."""
+    usd_per_request: float
+    """Of the same requests as the price of a token asked for; without a demand at the load line."""
+    usd_per_million_prompt_tokens: float
+    """The same, over the tokens of their prompts instead of their outputs."""
     usd_per_hour_and_user: float | None
     """Of the users asked for, most of them idle at any time. None: a rate is asked for."""
     commitments: tuple[Commitment, ...] = ()
@@ -67,8 +76,18 @@ class Bill:
 
     @property
     def nodes(self) -> int | None:
-        """Those that are paid as a whole."""
+        """Instances that the replicas take; None: GPUs are rented alone."""
         return self.hour.nodes(self.replicas, self.gpus_per_replica)
+
+    @property
+    def usd_per_hour_shared(self) -> float:
+        """Of the GPUs that replicas use, as of instances that others fill."""
+        return self.hour.usd * self.replicas * self.gpus_per_replica
+
+    @property
+    def usd_per_hour_whole(self) -> float:
+        """Of the instances as they are billed, with the GPUs that no replica uses."""
+        return self.hour.usd * self.hour.gpus_whole(self.replicas, self.gpus_per_replica)
 
     @property
     def usd_per_month(self) -> float:
@@ -93,27 +112,29 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
     hour = hour or gpu_hour(sizing.request.gpu, each)
     if hour is None:
         return None
-    demand, asked = sizing.request.demand, tokens_per_s_asked(sizing)
-    users = demand.usual.num_users
+    demand, workload = sizing.request.demand, sizing.request.workload
+    asked, users = requests_per_s_asked(sizing), demand.usual.num_users
     fleet_usd = hour.usd * hour.gpus_paid(replicas, each)
     running = max(1, replicas)  # of none that may be made yet, what one would cost
-    one_usd = hour.usd * hour.gpus_paid(running, each) / running  # with its share of idle GPUs
+    running_usd = hour.usd * hour.gpus_paid(running, each)
+    sustained = sizing.sustained_requests_per_s(running)
+    served = min(asked / demand.peak_ratio, sustained) if asked else None
+    request_usd = usd_per_request(
+        usd_per_hour=fleet_usd if served else running_usd, requests_per_s=served or sustained
+    )
     return Bill(
         hour=hour,
         replicas=replicas,
         gpus_per_replica=each,
         usd_per_hour=fleet_usd,
         usd_per_million_tokens=usd_per_million_tokens(
-            usd_per_hour=one_usd, tokens_per_s=sizing.output_tokens_per_s
+            usd_per_hour=running_usd, tokens_per_s=sustained * workload.output_tokens
         ),
-        usd_per_million_tokens_asked=usd_per_million_tokens(
-            usd_per_hour=fleet_usd, tokens_per_s=asked / demand.peak_ratio
-        )
-        if asked
+        usd_per_million_tokens_asked=request_usd * MILLION / workload.output_tokens
+        if served
         else None,
-        usd_per_hour_and_request=usd_per_user(usd=one_usd, num_users=in_flight)
-        if (in_flight := sizing.at_capacity.num_running)
-        else None,
+        usd_per_request=request_usd,
+        usd_per_million_prompt_tokens=request_usd * MILLION / workload.prompt.mean_tokens,
         usd_per_hour_and_user=usd_per_user(usd=fleet_usd, num_users=users) if users else None,
         commitments=tuple(_commitments(sizing, hour, replicas)),
     )

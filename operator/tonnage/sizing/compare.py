@@ -46,8 +46,9 @@ class Choice:
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
-        """Output tokens with every SLO target met."""
-        return self.sizing.output_tokens_per_s / self.sizing.flags.parallelism.num_gpus
+        """Output tokens of these replicas with every SLO target met."""
+        sustained = self.sizing.sustained_requests_per_s(self.replicas)
+        return sustained * self.sizing.request.workload.output_tokens / self.num_gpus
 
     @property
     def bill(self) -> Bill | None:

@@ -18,6 +18,15 @@ def usd_per_million_tokens(*, usd_per_hour: float, tokens_per_s: float) -> float
     return usd_per_hour * MILLION / (HOUR_S * tokens_per_s)
 
 
+def usd_per_request(*, usd_per_hour: float, requests_per_s: float) -> float:
+    """Return the price of one request at a sustained rate.
+
+    >>> usd_per_request(usd_per_hour=36, requests_per_s=2)
+    0.005
+    """
+    return usd_per_hour / (HOUR_S * requests_per_s)
+
+
 def power_usd_per_hour(*, watts: float, usd_per_kwh: float) -> float:
     """Return the cost of drawing this power for an hour.
 
@@ -57,7 +66,9 @@ class GpuHour:
     rent: Rent | None = None
     """What the price holds for; None: the GPU is owned."""
     gpus_per_node: int | None = None
-    """Nodes of so many GPUs are paid as a whole. None: only the GPUs of replicas are."""
+    """Of the instance that holds a replica, or of a node. None: a GPU is paid alone."""
+    is_whole: bool = False
+    """Instances are paid as a whole, with the GPUs that no replica uses."""
 
     def __str__(self) -> str:
         if self.rent is None:
@@ -66,7 +77,7 @@ class GpuHour:
         return f"{self.parts} per GPU and hour{basis}"
 
     def nodes(self, replicas: int, gpus_per_replica: int) -> int | None:
-        """Return the nodes that are paid as a whole; None: single GPUs are."""
+        """Return the instances that so many replicas take; None: GPUs are rented alone."""
         if self.gpus_per_node is None:
             return None
         if gpus_per_replica > self.gpus_per_node:
@@ -74,6 +85,12 @@ class GpuHour:
         return math.ceil(replicas / (self.gpus_per_node // gpus_per_replica))
 
     def gpus_paid(self, replicas: int, gpus_per_replica: int) -> int:
+        if self.is_whole:
+            return self.gpus_whole(replicas, gpus_per_replica)
+        return replicas * gpus_per_replica
+
+    def gpus_whole(self, replicas: int, gpus_per_replica: int) -> int:
+        """Return the GPUs of the instances that so many replicas take."""
         nodes = self.nodes(replicas, gpus_per_replica)
         if nodes is None or self.gpus_per_node is None:
             return replicas * gpus_per_replica
@@ -81,7 +98,8 @@ class GpuHour:
 
     def usd_per_replica(self, gpus_per_replica: int) -> float:
         """Return the hourly cost of one replica where its nodes are full."""
-        replicas = max(1, (self.gpus_per_node or 1) // gpus_per_replica)
+        node = (self.is_whole and self.gpus_per_node) or 1
+        replicas = max(1, node // gpus_per_replica)
         return self.usd * self.gpus_paid(replicas, gpus_per_replica) / replicas
 
 
@@ -102,7 +120,8 @@ def rented_hour(gpu: Gpu, num_gpus: int, *, term: str | None = None) -> GpuHour 
         parts=f"{amount(usd)} {currency}",
         currency=currency,
         rent=rent,
-        gpus_per_node=(rent.num_gpus or gpu.gpus_per_node) if price.whole_nodes else None,
+        gpus_per_node=rent.num_gpus or (gpu.gpus_per_node if price.whole_nodes else None),
+        is_whole=price.whole_nodes,
     )
 
 
@@ -140,6 +159,7 @@ def owned_hour(gpu: Gpu) -> GpuHour | None:
         parts=parts,
         currency=currency,
         gpus_per_node=gpu.gpus_per_node if price.whole_nodes else None,
+        is_whole=price.whole_nodes,
     )
 
 

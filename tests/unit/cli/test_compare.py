@@ -260,20 +260,20 @@ def test_no_line_is_wider_than_the_screen(columns):
         assert [line for line in lines if line != line.rstrip()] == []
 
 
-def test_a_wide_screen_has_one_table_and_a_narrow_one_two():
-    heads = {
-        columns: [
-            line
-            for line in compare(LLAMA, options=["--gpu", FOUR], COLUMNS=str(columns))
-            .stdout.partition("\n1. ")[0]
-            .splitlines()
-            if line.split()[:2] == ["#", "class"]
-        ]
+def test_a_narrow_screen_has_one_table_too_and_names_what_is_not_in_it():
+    texts = {
+        columns: compare(LLAMA, options=["--gpu", FOUR], COLUMNS=str(columns)).stdout
         for columns in (80, 120)
     }
+    heads = {
+        columns: [line for line in text.splitlines() if line.split()[:2] == ["#", "class"]]
+        for columns, text in texts.items()
+    }
 
-    assert [len(each) for each in heads.values()] == [2, 1]
-    assert "TPOT" in heads[120][0]
+    assert [len(each) for each in heads.values()] == [1, 1]
+    assert "bound by" in heads[120][0]
+    assert "not shown in 80 columns: TPOT, tokens/s GPU, bound by" in texts[80]
+    assert "not shown" not in texts[120]
 
 
 TEN = ("H100", "H200", "H20", "B200", "B300", "A100-80GB", "L40S", "L4", "GH200", "RTX-PRO-6000")

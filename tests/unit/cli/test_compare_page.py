@@ -47,7 +47,7 @@ def test_has_the_answer_and_each_class_in_figures(root):
     result = a_comparison()
     text = words(root)
 
-    assert "USD per million output tokens; with one more replica" in text
+    assert "headroom: up to" in text
     assert text.count("KV cache per GPU") == len(result.in_full)
 
 

@@ -10,6 +10,7 @@ from tonnage.explain.demand_outcome import (
     DemandOutcome,
     at_demand,
     cost_figures,
+    demand_figures,
     latencies_written,
     load_written,
     room_written,
@@ -42,7 +43,8 @@ def a_bill(per_hour, currency="USD"):
         usd_per_hour=per_hour,
         usd_per_million_tokens=1.0,
         usd_per_million_tokens_asked=1.1,
-        usd_per_hour_and_request=0.1,
+        usd_per_request=0.0006,
+        usd_per_million_prompt_tokens=0.2,
         usd_per_hour_and_user=None,
     )
 
@@ -76,10 +78,24 @@ class TestInWords:
             "TPOT p95 no second token (target 50.0 ms)"
         )
 
+    def test_a_queue_that_grows_has_no_ttft(self, sizing):
+        found = replace(sizing, request=replace(sizing.request, demand=Demand(requests_per_s=40)))
+        served = at_demand(found, 2).served
+
+        ttft, tpot = latencies_written(found, served)
+        assert ttft == "TTFT p95 grows without end (target 2.00 s)"
+        assert "end" not in tpot
+        latencies = demand_figures(found, 2)["latencies"]
+        assert {each["timeToFirstTokenSeconds"] for each in latencies} == {None}
+
+    def test_a_queue_that_is_long_and_does_not_grow_has_one(self, sizing):
+        rate = 1.02 * sizing.goodput_requests_per_s
+        found = replace(sizing, request=replace(sizing.request, demand=Demand(requests_per_s=rate)))
+
+        assert all(each.ttft_s < 60 for each in at_demand(found, 1).served.latencies)
+
     def test_the_load_is_told(self):
-        assert load_written(SERVED) == (
-            "busy 85% of the time, with 22.6 running requests each on average; KV cache 19% full"
-        )
+        assert load_written(SERVED) == ("22.6 running requests each on average; KV cache 19% full")
 
     def test_the_room_is_told_with_the_price_of_the_next_replica(self):
         # 5 / 4 - 1

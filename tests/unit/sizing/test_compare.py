@@ -20,6 +20,7 @@ from tonnage.sizing.cost import gpu_hour, owned_hour, rented_hour
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import Flags, ask, look_up, on_gpu
 from tonnage.sizing.search import cost_of, size
+from tonnage.sizing.serving.staffing import Staffing
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Slo
 from tonnage.units import GB
@@ -59,7 +60,11 @@ def ranked(request, gpus, **more):
 def at_rate(requests_per_s, **changes):
     """Return a sizing on one GPU whose replica sustains this rate, whatever it says by itself."""
     sizing = size(a_sizing_request(num_gpus=1, **changes))
-    return replace(sizing, goodput=replace(sizing.goodput, requests_per_s=requests_per_s))
+    return replace(
+        sizing,
+        goodput=replace(sizing.goodput, requests_per_s=requests_per_s),
+        staffing=Staffing(each_requests_per_s=((1, requests_per_s),)),
+    )
 
 
 def a_spec(name, *changes):

@@ -5,12 +5,21 @@ from dataclasses import replace
 import pytest
 
 from builders import a_gpu, a_sizing_request
+from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import ON_DEMAND, Price, Rent, Source
-from tonnage.explain.cost_words import commitment_written, missing_price, nodes_written
+from tonnage.explain.cost_words import (
+    commitment_written,
+    missing_price,
+    nodes_written,
+    per_hour_written,
+)
+from tonnage.explain.demand_outcome import cost_figures
 from tonnage.explain.report import estimate_status, round_estimate
 from tonnage.sizing.bill import bill
+from tonnage.sizing.compare import Choice
 from tonnage.sizing.cost import gpu_hour, least_usd_per_gpu_hour, rented_hour
 from tonnage.sizing.search import cost_of, costs_less, size
+from tonnage.sizing.serving.staffing import Staffing
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand
 
@@ -86,8 +95,26 @@ class TestWholeNodes:
         assert found.usd_per_hour == 24.00
         assert list(nodes_written(found)) == ["2 x large of 8 GPUs, 10 of 16 GPUs used, 6 idle"]
 
-    def test_are_no_matter_where_single_gpus_are_paid(self):
-        assert list(nodes_written(bill(a_fleet_of(rented(LARGE)), replicas=10))) == []
+    def test_are_named_beside_the_share_of_them_that_is_paid(self):
+        found = bill(a_fleet_of(rented(LARGE)), replicas=10)
+
+        assert found.usd_per_hour == 15.00
+        assert per_hour_written(found) == (
+            "15.00 USD per hour as a share of full instances, 24.00 in whole ones"
+        )
+        assert list(nodes_written(found)) == ["2 x large of 8 GPUs, 10 of 16 GPUs used, 6 idle"]
+
+    @pytest.mark.parametrize(("rent", "replicas"), [(LARGE, 16), (SMALL, 3)])
+    def test_are_no_matter_where_they_are_full(self, rent, replicas):
+        found = bill(a_fleet_of(rented(rent)), replicas=replicas)
+
+        assert list(nodes_written(found)) == []
+        assert "whole" not in per_hour_written(found)
+
+    def test_are_no_matter_where_a_gpu_is_paid_alone(self):
+        found = bill(a_fleet_of(a_gpu(price=Price(rent_usd_per_hour=2))), replicas=3)
+
+        assert found.usd_per_hour_whole == found.usd_per_hour_shared == 6.00
 
     def test_are_in_every_figure_of_a_bill(self):
         sizing = a_fleet_of(rented(LARGE, whole_nodes=True), gpus_per_replica=2)
@@ -96,9 +123,7 @@ class TestWholeNodes:
 
         # 8 GPUs for 3 x 2, 16 for 5 x 2
         assert three.usd_per_million_tokens == pytest.approx(single.usd_per_million_tokens * 8 / 6)
-        assert five.usd_per_hour_and_request == pytest.approx(
-            single.usd_per_hour_and_request * 16 / 10
-        )
+        assert five.usd_per_request == pytest.approx(5 * single.usd_per_request * 16 / 10)
         estimate = estimate_status(sizing, replicas=3)
         assert estimate.usd_per_hour == three.usd_per_hour
         assert estimate.usd_per_million_tokens == round_estimate(three.usd_per_million_tokens)
@@ -115,6 +140,81 @@ def test_of_a_fleet_that_may_not_begin_yet_a_token_costs_what_it_would():
 
     assert none.usd_per_hour == 0
     assert none.usd_per_million_tokens == one.usd_per_million_tokens
+
+
+class TestTheCostOfEach:
+    """Request, token of an output and of a prompt: 2000 + 500 tokens, 1.50 USD an hour a GPU."""
+
+    def test_is_of_what_the_fleet_serves_not_of_what_one_replica_would(self):
+        sizing = replace(
+            a_fleet_of(rented(LARGE), demand=Demand()),
+            staffing=Staffing(each_requests_per_s=((1, 1.0), (4, 2.0)), is_pooled=True),
+        )
+
+        # Four replicas serve 8 requests/s, 28,800 an hour and 14.4 million tokens, for 6 USD.
+        assert bill(sizing, replicas=4).usd_per_million_tokens == pytest.approx(6 / 14.4)
+        choice = Choice(sizing=replace(sizing, replicas=4))
+        assert choice.tokens_per_s_per_gpu == pytest.approx(8 * 500 / 4)
+
+    def test_is_of_what_is_served_where_replicas_are_too_few(self):
+        sizing = replace(
+            a_fleet_of(rented(LARGE), demand=Demand(requests_per_s=10)),
+            staffing=Staffing(each_requests_per_s=((1, 2.0),)),
+        )
+        found = bill(sizing, replicas=2)
+
+        # Two replicas serve 4 of the 10 requests/s: 14,400 an hour for 3 USD.
+        assert found.usd_per_request == pytest.approx(3 / 14_400)
+        assert found.usd_per_million_tokens_asked == pytest.approx(3 / 7.2)
+        assert found.usd_per_million_prompt_tokens == pytest.approx(3 / 28.8)
+
+    def test_of_a_peak_beyond_the_replicas_counts_the_usual_rate_where_they_serve_it(self):
+        sizing = replace(
+            a_fleet_of(rented(LARGE), demand=Demand(requests_per_s=10, peak_ratio=5)),
+            staffing=Staffing(each_requests_per_s=((1, 2.0),)),
+        )
+
+        assert bill(sizing, replicas=2).usd_per_request == pytest.approx(3 / 7_200)
+
+
+FLEETS = [
+    (name, gpus, replicas, is_whole, rate)
+    for name, gpus in (("H100", 1), ("H200", 1), ("L40S", 2), ("A100-80GB", 4), ("H200", 8))
+    for replicas, is_whole, rate in (
+        (1, False, 0.5),
+        (3, False, 2.7),
+        (5, True, 4.0),
+        (9, True, 40),
+    )
+]
+
+
+@pytest.mark.parametrize(("name", "gpus", "replicas", "is_whole", "rate"), FLEETS)
+def test_totals_are_those_that_are_made_by_hand(name, gpus, replicas, is_whole, rate):
+    listed = {("H100", 1): (6.88, 1), ("H200", 1): (63.296, 8), ("L40S", 2): (10.49264, 4),
+              ("A100-80GB", 4): (27.44705, 8), ("H200", 8): (63.296, 8)}  # fmt: skip
+    gpu = built_in_gpus()[name]
+    gpu = replace(gpu, price=replace(gpu.price, whole_nodes=is_whole))
+    demand = Demand(requests_per_s=rate, peak_ratio=2)
+    sizing = replace(
+        a_fleet_of(gpu, gpus_per_replica=gpus, demand=demand),
+        staffing=Staffing(each_requests_per_s=((1, 1.25),)),
+    )
+    figures = cost_figures(bill(sizing, replicas=replicas))
+
+    usd, of = listed[name, gpus]
+    instances = -(-replicas // (of // gpus))
+    shared, whole = usd * replicas * gpus / of, usd * instances
+    hour = whole if is_whole else shared
+    requests = 3600 * min(rate / 2, 1.25 * replicas)
+    assert figures["perHourShared"] == pytest.approx(shared, abs=0.005)
+    assert figures["perHourWhole"] == pytest.approx(whole, abs=0.005)
+    assert figures["perHour"] == pytest.approx(hour, abs=0.005)
+    assert figures["perMonth"] == pytest.approx(hour * 24 * 365.25 / 12, abs=0.005)
+    assert figures["perYear"] == pytest.approx(hour * 24 * 365.25, abs=0.005)
+    assert figures["perRequest"] == pytest.approx(hour / requests, rel=1e-3)
+    assert figures["perMillionTokens"] == pytest.approx(1e6 * hour / requests / 500, rel=1e-3)
+    assert figures["perMillionInputTokens"] == pytest.approx(1e6 * hour / requests / 2000, rel=1e-3)
 
 
 class TestACommitment:

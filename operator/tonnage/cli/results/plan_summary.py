@@ -9,6 +9,7 @@ from tonnage.cli.console import BAD_INPUT, EXIT_INFEASIBLE, OK
 from tonnage.cli.results.alternatives import Alternative
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.results.savings import Saving
+from tonnage.explain.cost_words import per_hour_written
 from tonnage.explain.report import rate_written
 from tonnage.explain.words import Answer, explain
 from tonnage.manifests.children import num_nodes_of
@@ -64,7 +65,7 @@ def headline(answer: Planned) -> str:
     sizing, num_gpus = answer.sizing, answer.sizing.flags.parallelism.num_gpus
     each = f" of {count_of(num_gpus, 'GPU')} ({sizing.flags.parallelism})" if num_gpus > 1 else ""
     cost = bill(sizing, replicas=answer.replicas)
-    price = f", {cost.usd_per_hour:.2f} {cost.currency} per hour" if cost else ""
+    price = f", {per_hour_written(cost)}" if cost else ""
     tokens = sizing.flags.max_num_batched_tokens
     is_default = tokens == default_batched_tokens(sizing.request.gpu)
     budget = "" if is_default else f", max-num-batched-tokens {tokens}"

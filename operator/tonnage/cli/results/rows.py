@@ -1,5 +1,7 @@
 """An answer as one row of plain cells: what Markdown and CSV hold of it."""
 
+import math
+from collections.abc import Sequence
 from typing import Final
 
 from tonnage.cli.results.plan_summary import is_short, obstacles
@@ -9,6 +11,7 @@ from tonnage.explain.report import round_estimate
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.workload import Target
 
 Row = dict[str, str]
 PERCENT: Final = 100
@@ -47,27 +50,35 @@ def choice_row(number: int, choice: Choice) -> Row:
 
 
 FIGURES: Final = (
-    "gpu", "split", "replicas", "gpus", "maxNumSeqs", "requestsPerSecond", "loadPercent",
-    "sustainedRequestsPerSecond", "ttftSeconds", "tpotSeconds", "currency", "perGpuHour",
-    "perHour", "perMonth", "perYear", "perMillionTokens", "perMillionTokensAtCapacity", "price",
+    "gpu", "split", "replicas", "gpus", "gpusPerReplica", "maxNumSeqs", "maxNumBatchedTokens",
+    "requestsPerSecond", "loadPercent", "sustainedRequestsPerSecond", "isServed", "ttftPercentile",
+    "ttftSeconds", "tpotPercentile", "tpotSeconds", "currency", "perGpuHour", "perHour",
+    "perHourWhole", "perMonth", "perYear", "perRequest", "perMillionInputTokens",
+    "perMillionTokens", "perMillionTokensAtCapacity", "price",
 )  # fmt: skip
 
 
-COSTS: Final = ("perGpuHour", "perHour", "perMonth", "perYear")
+COSTS: Final = ("perGpuHour", "perHour", "perHourWhole", "perMonth", "perYear", "perRequest",
+                "perMillionInputTokens")  # fmt: skip
 
 
 def _figures(sizing: Sizing, replicas: int) -> Row:
     rate, found = requests_per_s_asked(sizing), bill(sizing, replicas=replicas)
     sustained, cost = sizing.sustained_requests_per_s(replicas), cost_figures(found) or {}
     asked, slo = at_demand(sizing, replicas), sizing.request.slo
-    latencies = asked.at_strictest(slo) if asked else (None, None)
+    ttft_s, tpot_s = asked.at_strictest(slo) if asked else (None, None)
+    ttft_at, tpot_at = (_strictest(targets) if asked else "" for targets in (slo.ttft, slo.tpot))
     cells = (
         sizing.request.gpu.name,
         str(sizing.parallelism),
         str(replicas),
         str(replicas * sizing.parallelism.num_gpus),
+        str(sizing.parallelism.num_gpus),
         str(sizing.flags.max_num_seqs),
-        *map(_estimate, (rate, rate and PERCENT * rate / sustained, sustained, *latencies)),
+        str(sizing.flags.max_num_batched_tokens),
+        *map(_estimate, (rate, rate and PERCENT * rate / sustained, sustained)),
+        str(asked.is_served).lower() if asked else "",
+        *(ttft_at, _estimate(ttft_s), tpot_at, _estimate(tpot_s)),
         cost.get("currency", ""),
         *(f"{cost[name]:.15g}" if cost else "" for name in COSTS),
         _estimate(found.usd_per_million_tokens_asked if found else None),
@@ -83,5 +94,10 @@ def _price(found: Bill | None) -> str:
     return found.hour.rent.basis if found.hour.rent else str(found.hour)
 
 
+def _strictest(targets: Sequence[Target]) -> str:
+    return f"p{PERCENT * max(each.quantile for each in targets):g}" if targets else ""
+
+
 def _estimate(value: float | None) -> str:
-    return "" if value is None else f"{round_estimate(value):.10g}"
+    """Write a figure; empty where there is none, or it grows without end."""
+    return "" if value in {None, math.inf} else f"{round_estimate(value):.10g}"

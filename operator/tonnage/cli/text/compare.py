@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from tonnage.api.spec import Spec
@@ -13,10 +12,11 @@ from tonnage.cli.results.batches import BOUNDS
 from tonnage.cli.results.comparing import NO_PRICE, SEVERAL_NODES, Compared
 from tonnage.cli.text.figures import batch_table
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, parts, section
-from tonnage.explain.cost_words import missing_price, nodes_written, price_notes
+from tonnage.explain.cost_words import missing_price, nodes_written, per_hour_written, price_notes
 from tonnage.explain.demand_outcome import DemandOutcome, at_demand, demand_rows
 from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.compare import Choice
+from tonnage.sizing.cost import cents
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
@@ -31,11 +31,11 @@ COST_COLUMNS: Final = (
     "replicas",
     "GPUs",
     LOAD,
-    "per\nhour",
+    "per h\nshared",
+    "per h\nwhole",
     "per M\ntokens",
-    "next\nreplica",
 )
-LATENCY_COLUMNS: Final = ("max-num-\nseqs", "TTFT", "TPOT", "tokens/s\nGPU", "bound by")
+LATENCY_COLUMNS: Final = ("TTFT", "TPOT", "tokens/s\nGPU", "bound by")
 RANKING: Final = (*COST_COLUMNS, *LATENCY_COLUMNS)
 """What it takes and costs for the demand, then how fast that is."""
 LEFT_OUT: Final = {
@@ -79,9 +79,11 @@ def _title(found: Compared) -> RenderableType:
 def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
     rows = [dict(row_cells(k, each)) for k, each in enumerate(found.selection.choices, 1)]
     shown = [{name: row[name] for name in (*NAMES, *RANKING)} for row in rows]
-    tables = parts(shown, names=NAMES, words=WORDS, console=console, indent=INDENT)
-    for number, part in enumerate(tables):
-        yield Padding(part, (1 if number else 0, 0, 0, 0))
+    table = next(parts(shown, names=NAMES, words=WORDS, console=console, indent=INDENT))
+    yield table
+    if narrow := [name for name in RANKING if name not in {each.header for each in table.columns}]:
+        columns = ", ".join(" ".join(name.split("\n")) for name in narrow)
+        yield Text(f"not shown in {console.width} columns: {columns}", style=DIM)
 
 
 def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
@@ -100,7 +102,22 @@ def headline(found: Compared) -> str:
     first = found.selection.choices[0]
     what = "costs least" if first.bill else "takes the fewest GPUs; no price is known"
     raised = "" if first.is_within_bounds else f"; maxReplicas {first.most} must be raised for it"
-    return f"{first.gpu.name} {what}: {in_short(first)}{raised}"
+    return f"{first.gpu.name} {what}: {in_short(first)}{raised}{_other_winner(found)}"
+
+
+def _other_winner(found: Compared) -> str:
+    """Say which class costs least by the other way to pay, where that is another class."""
+    bills = [(each.gpu.name, cost) for each in found.selection.choices if (cost := each.bill)]
+    if not bills:
+        return ""
+    is_whole = bills[0][1].hour.is_whole
+    hourly = [
+        (cost.usd_per_hour_shared if is_whole else cost.usd_per_hour_whole, name)
+        for name, cost in bills
+    ]
+    usd, name = min(hourly, key=lambda each: cents(each[0]))
+    way = "as a share of full instances" if is_whole else "in whole instances"
+    return "" if name == hourly[0][1] else f"; {way} {name} costs least, {usd:.2f}"
 
 
 def in_short(choice: Choice) -> str:
@@ -113,12 +130,10 @@ def in_short(choice: Choice) -> str:
     if found is None:
         return f"{gpus}{load}"
     tokens = found.usd_per_million_tokens_asked or found.usd_per_million_tokens
-    unit, more = found.currency, asked.next_bill if asked else None
-    further = f"; with one more replica {more.usd_per_hour:.2f} per hour" if more else ""
     nodes = "".join(f" ({line})" for line in nodes_written(found))
     return (
-        f"{gpus}{load}, {found.usd_per_hour:.2f} {unit} per hour{nodes}, {tokens:.2f} {unit} per "
-        f"million output tokens{further}"
+        f"{gpus}{load}, {per_hour_written(found)}{nodes}, {tokens:.2f} {found.currency} per "
+        "million output tokens"
     )
 
 
@@ -177,7 +192,7 @@ def _price_notes(found: Compared) -> Iterator[str]:
     yield from price_notes(hours)
     if any(hour.rent and hour.rent.num_gpus for _, hour in hours):
         yield "prices are per GPU of the smallest instance listed that holds a replica"
-    if any(hour.gpus_per_node is not None for _, hour in hours):
+    if any(hour.is_whole for _, hour in hours):
         yield "whole nodes: the cost includes GPUs that no replica uses"
     yield from _unpriced_notes(found)
 
@@ -211,21 +226,19 @@ def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
     """Yield (column, cell) of a row of the ranking: all for the demand, where one is known."""
     sizing, state, found = choice.sizing, choice.sizing.at_capacity, choice.bill
     asked = at_demand(sizing, choice.replicas)
-    more = asked.next_bill if asked else None
     yield "#", str(number)
     yield CLASS, choice.gpu.name
     yield "split", str(sizing.flags.parallelism)
     yield "replicas", f"{choice.replicas}{'' if choice.is_within_bounds else BEYOND}"
     yield "GPUs", str(choice.num_gpus)
     yield LOAD, _load(choice)
-    yield "max-num-\nseqs", str(sizing.flags.max_num_seqs)
     yield from _latency_cells(choice, asked)
     yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)
     yield "bound by", BOUNDS[bottleneck_of(state.step)]
-    yield "per\nhour", f"{found.usd_per_hour:.2f}" if found else UNKNOWN
+    yield "per h\nshared", f"{found.usd_per_hour_shared:.2f}" if found else UNKNOWN
+    yield "per h\nwhole", f"{found.usd_per_hour_whole:.2f}" if found else UNKNOWN
     per_million = found and (found.usd_per_million_tokens_asked or found.usd_per_million_tokens)
     yield "per M\ntokens", UNKNOWN if per_million is None else f"{per_million:.2f}"
-    yield "next\nreplica", f"{more.usd_per_hour:.2f}" if more else UNKNOWN
 
 
 def _load(choice: Choice) -> str:

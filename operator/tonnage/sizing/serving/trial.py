@@ -85,6 +85,7 @@ class Latency:
 
     quantile: float
     ttft_s: float
+    """Infinite: it grows as long as the rate lasts."""
     tpot_s: float | None
     """None: no answer has a second token."""
 
@@ -263,11 +264,13 @@ class TrialRun:
             if self.trial.newest_first_s
             else self._wait_s() * table.size / span_s
         )
+        backlog = queued / (BACKLOG * math.sqrt(table.size))
+        unserved = queued / table.size if self.trial.newest_first_s else 1.0
         capacity_blocks = sum(engine.context_s for engine in engines)
         blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
         return TrialResult(
             counts=tuple(self._counts()),
-            backlog=queued / (BACKLOG * math.sqrt(table.size)),
+            backlog=backlog,
             running=sum(engine.decoding_s for engine in engines) / busy_s,
             kv_usage=capacity_blocks / (busy_s * blocks),
             full=sum(engine.full_s for engine in engines)
@@ -276,7 +279,7 @@ class TrialRun:
             peak_running=self.peak_running,
             num_preemptions=table.num_preempted(),
             num_requests=self.last - self.first,
-            latencies=tuple(self._latencies()),
+            latencies=tuple(self._latencies(unserved if backlog > 1 else 0.0)),
         )
 
     def _wait_s(self) -> float:
@@ -293,14 +296,15 @@ class TrialRun:
         queued = sum(ended_s > ends_s for ended_s in table.ended_s[: table.size])
         return max(0, queued - self.peak_running * self.limits.num_ranks * len(self.engines))
 
-    def _latencies(self) -> Iterator[Latency]:
+    def _latencies(self, unserved: float) -> Iterator[Latency]:
+        """Yield what is met at each percentile; ``unserved``: the share whose wait only grows."""
         slo = self.trial.slo
         shown = sorted({*SHOWN, *(target.quantile for target in (*slo.ttft, *slo.tpot))})
         ttft_s, tpot_s = self.table.spread_s(self.first, self.last, (*shown, 1.0))
         for quantile, start_s, gap_s in zip(shown, ttft_s, tpot_s, strict=False):
             yield Latency(
                 quantile=quantile,
-                ttft_s=start_s + self.trial.transfer_s,
+                ttft_s=start_s + self.trial.transfer_s if quantile <= 1 - unserved else math.inf,
                 tpot_s=gap_s if tpot_s[-1] else None,
             )
 
