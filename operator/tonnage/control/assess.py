@@ -46,9 +46,10 @@ from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.pod import deprecation
 from tonnage.manifests.target import RefusedError
 from tonnage.policy.decide import decide
-from tonnage.policy.schedules import Event, raise_to_floor
+from tonnage.policy.schedules import raise_to_floor
 from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
+from tonnage.sizing.schedules import Event
 from tonnage.units import count_of
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)

@@ -185,6 +185,7 @@ def cost_figures(found: Bill | None) -> dict[str, Any] | None:
         "perMillionTokens": None if asked is None else round_estimate(asked),
         "perMillionInputTokens": round_estimate(found.usd_per_million_prompt_tokens),
         "perRequest": round_estimate(found.usd_per_request),
+        "meanReplicas": round_estimate(found.mean_replicas),
         "perHourShared": cents(found.usd_per_hour_shared),
         "perHourWhole": cents(found.usd_per_hour_whole),
         "gpusPaid": found.gpus_paid,
@@ -282,6 +283,8 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
 
 def _cost_written(found: Bill) -> str:
     unit, of = found.currency, "in whole instances: " if found.hour.is_whole else ""
+    if found.mean_replicas > found.replicas:
+        of += f"with scaling.schedules {significant(found.mean_replicas)} replicas on average, "
     month = f"{of}{found.usd_per_month:,.0f} {unit} per month"
     year = f"{found.usd_per_year:,.0f} {unit} per year"
     return f"{per_hour_written(found)}; {month}, {year}"

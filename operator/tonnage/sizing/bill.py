@@ -1,6 +1,7 @@
 """What the replicas of a plan cost: for the demand asked, and at full use."""
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tonnage.catalog.price import RESERVED
@@ -13,6 +14,7 @@ from tonnage.sizing.cost import (
 )
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin
+from tonnage.sizing.schedules import shares_of_year
 from tonnage.units import HOURS_PER_MONTH, HOURS_PER_YEAR, MILLION
 
 
@@ -62,6 +64,10 @@ class Bill:
     """The same, over the tokens of their prompts instead of their outputs."""
     usd_per_hour_and_user: float | None
     """Of the users asked for, most of them idle at any time. None: a rate is asked for."""
+    mean_replicas: float
+    """Over a year, with what schedules add."""
+    usd_per_mean_hour: float
+    """The same."""
     commitments: tuple[Commitment, ...] = ()
     """For the replicas that always run."""
 
@@ -91,11 +97,11 @@ class Bill:
 
     @property
     def usd_per_month(self) -> float:
-        return self.usd_per_hour * HOURS_PER_MONTH
+        return self.usd_per_mean_hour * HOURS_PER_MONTH
 
     @property
     def usd_per_year(self) -> float:
-        return self.usd_per_hour * HOURS_PER_YEAR
+        return self.usd_per_mean_hour * HOURS_PER_YEAR
 
     @property
     def usd_per_month_and_user(self) -> float | None:
@@ -114,19 +120,22 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
         return None
     demand, workload = sizing.request.demand, sizing.request.workload
     asked, users = requests_per_s_asked(sizing), demand.usual.num_users
-    fleet_usd = hour.usd * hour.gpus_paid(replicas, each)
+    year = _year(sizing, replicas)
+    mean_usd = hour.usd * sum(share * hour.gpus_paid(n, each) for n, share in year.items())
     running = max(1, replicas)  # of none that may be made yet, what one would cost
     running_usd = hour.usd * hour.gpus_paid(running, each)
     sustained = sizing.sustained_requests_per_s(running)
     served = min(asked / demand.peak_ratio, sustained) if asked else None
     request_usd = usd_per_request(
-        usd_per_hour=fleet_usd if served else running_usd, requests_per_s=served or sustained
+        usd_per_hour=mean_usd if served else running_usd, requests_per_s=served or sustained
     )
     return Bill(
         hour=hour,
         replicas=replicas,
         gpus_per_replica=each,
-        usd_per_hour=fleet_usd,
+        usd_per_hour=hour.usd * hour.gpus_paid(replicas, each),
+        mean_replicas=sum(number * share for number, share in year.items()),
+        usd_per_mean_hour=mean_usd,
         usd_per_million_tokens=usd_per_million_tokens(
             usd_per_hour=running_usd, tokens_per_s=sustained * workload.output_tokens
         ),
@@ -135,9 +144,17 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
         else None,
         usd_per_request=request_usd,
         usd_per_million_prompt_tokens=request_usd * MILLION / workload.prompt.mean_tokens,
-        usd_per_hour_and_user=usd_per_user(usd=fleet_usd, num_users=users) if users else None,
+        usd_per_hour_and_user=usd_per_user(usd=mean_usd, num_users=users) if users else None,
         commitments=tuple(_commitments(sizing, hour, replicas)),
     )
+
+
+def _year(sizing: Sizing, replicas: int) -> Mapping[int, float]:
+    """Return for which share of a year how many replicas run."""
+    schedules, most = sizing.request.schedules, sizing.request.max_replicas or sys.maxsize
+    if not schedules:
+        return {replicas: 1.0}
+    return shares_of_year(schedules, replicas, lambda rate: min(most, sizing.replicas_for(rate)))
 
 
 def _commitments(sizing: Sizing, paid: GpuHour, replicas: int) -> Iterator[Commitment]:

@@ -1,6 +1,5 @@
 """What an answer stands on: each figure that went in, written for a person, and its origin."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, StrEnum
@@ -18,7 +17,6 @@ from tonnage.units import count_of, format_bytes, format_si, significant
 
 MOST_NAMED = 3
 """Schedules that are written out."""
-EXPONENTIAL_P99 = math.log(100)
 """The p99 of an exponential distribution over its mean."""
 
 
@@ -195,8 +193,8 @@ def lengths_inputs(workload: Workload, origin: Origin) -> Iterator[Input]:
     if workload.prompt.p99_tokens is None:
         assumed.append("every prompt of mean length")
     if workload.output_second_moment is None:
-        p99 = workload.output_tokens * EXPONENTIAL_P99
-        assumed.append(f"outputs exponential: p99 {significant(p99)} tokens")
+        p99 = significant(workload.output_p99_tokens)
+        assumed.append(f"outputs exponential: p99 {p99} tokens")
     if assumed:
         yield Input(figure=Figure.SPREAD, value="; ".join(assumed), origin=Origin.GUESSED)
 

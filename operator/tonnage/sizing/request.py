@@ -7,6 +7,7 @@ from typing import Final
 
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.pods import Role
+from tonnage.api.schedules import Schedule
 from tonnage.api.spec import Spec
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
@@ -151,6 +152,8 @@ class SizingRequest:
     """A KV cache in host memory is behind that of the GPUs."""
     node_link_bytes_per_s: float | None = None
     """Of one GPU to other nodes; None: no data-parallel ranks are over several."""
+    schedules: tuple[Schedule, ...] = ()
+    """Known events that are paid for beside the demand; the operator follows them by the clock."""
     transfer_s: float = 0.0
     """In which the KV cache of a mean prompt comes from another engine: part of TTFT."""
     inputs: tuple[Input, ...] = ()

@@ -12,6 +12,7 @@ from tonnage.units import count_of, format_s, significant
 PERCENT = 100
 NORMAL = NormalDist()
 Z_OF_P99 = NORMAL.inv_cdf(0.99)
+EXPONENTIAL_P99 = math.log(100)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +113,19 @@ class Workload:
         if second_moment is None:
             return None
         return math.sqrt(math.log1p(max(0.0, second_moment / self.output_tokens**2 - 1)))
+
+    @property
+    def output_p99_tokens(self) -> float:
+        """The length that one output in a hundred exceeds.
+
+        >>> of_mean = Workload(prompt=Lengths(mean_tokens=1), output_tokens=400)
+        >>> round(of_mean.output_p99_tokens)
+        1842
+        """
+        sigma = self.output_sigma
+        if sigma is None:
+            return self.output_tokens * EXPONENTIAL_P99
+        return self.output_tokens * math.exp(Z_OF_P99 * sigma - sigma**2 / 2)
 
     @property
     def mean_context_tokens(self) -> float:

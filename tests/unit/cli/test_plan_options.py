@@ -23,9 +23,10 @@ from tonnage.cli.commands.init import init as init_command
 from tonnage.cli.commands.options import options_of
 from tonnage.cli.commands.plan import plan as plan_command
 from tonnage.cli.commands.plan_options import PlanInputOptions
+from tonnage.cli.results.checkpoint_weights import narrowed
 from tonnage.cli.results.savings import savings
 from tonnage.sizing.search import size
-from tonnage.sizing.workload import Demand
+from tonnage.sizing.workload import Demand, Lengths, Workload
 
 LINE = (
     "--model", "meta-llama/Llama-3.1-8B-Instruct", "--gpu", "H100", "--rps", "4",
@@ -536,10 +537,45 @@ class TestForms:
 
         assert "…" not in narrow
         assert max(map(len, narrow.splitlines())) <= 60
-        assert set(figures.findall(wide)) == set(figures.findall(narrow))
+        table, _, note = narrow.partition("not shown in 60 columns: ")
+        assert " ".join(note.split()).startswith("per M tokens, TTFT, TPOT, tokens/s GPU, bound by")
+        assert set(figures.findall(table)) < set(figures.findall(wide))
 
 
 class TestSavings:
+    @pytest.mark.parametrize("prompt_p99", [None, 4000, 7000])
+    @pytest.mark.parametrize("output_p99", [None, 1500, 6000])
+    def test_never_ask_for_less_context_than_long_prompts_and_outputs_take(
+        self, prompt_p99, output_p99
+    ):
+        outputs = Lengths(mean_tokens=500, p99_tokens=output_p99)
+        workload = Workload(
+            prompt=Lengths(mean_tokens=2000, p99_tokens=prompt_p99),
+            output_tokens=500,
+            output_second_moment=output_p99 and outputs.second_moment,
+        )
+        longest = (prompt_p99 or 2000) + (output_p99 or 2302)
+        [tokens] = (
+            request.context_tokens
+            for change, request in narrowed(
+                a_sizing_request(workload=workload, context_tokens=131_072)
+            )
+            if change.startswith("contextLength: ")
+        )
+
+        assert longest <= tokens <= max(longest, 1.5 * 2500) + 512
+
+    def test_that_only_prompts_can_bring_about_are_apart(self):
+        text = plan(LLAMA).stdout
+        spec, traffic = text.partition("If prompts share their beginnings")[::2]
+
+        assert "cachedPromptPercent" not in spec.partition("1. Does")[0]
+        assert "demand.cachedPromptPercent: 50" in traffic.partition("1. Does")[0]
+        found = as_json("-f", "-", text=LLAMA)["savings"]
+        assert [each["change"] for each in found if each["isTraffic"]] == [
+            "demand.cachedPromptPercent: 50"
+        ]
+
     def test_cost_less_the_most_saved_first(self):
         found = as_json("-f", "-", text=LLAMA)["savings"]
         saved = [each["savedPerHour"] for each in found]

@@ -41,6 +41,8 @@ def a_bill(per_hour, currency="USD"):
         gpus_per_replica=1,
         hour=GpuHour(basis="rented", usd=4.0, parts=f"4.00 {currency}", currency=currency),
         usd_per_hour=per_hour,
+        mean_replicas=1.0,
+        usd_per_mean_hour=per_hour,
         usd_per_million_tokens=1.0,
         usd_per_million_tokens_asked=1.1,
         usd_per_request=0.0006,

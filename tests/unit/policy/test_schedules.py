@@ -10,7 +10,8 @@ from builders import a_sizing_request
 from policy_builders import a_need
 from tonnage.api.schedules import Schedule
 from tonnage.policy.need import Capacity
-from tonnage.policy.schedules import events_within, raise_to_floor
+from tonnage.policy.schedules import raise_to_floor
+from tonnage.sizing.schedules import events_within, shares_of_year
 from tonnage.sizing.search import size
 from tonnage.units import DAY_S, HOUR_S, significant
 
@@ -234,3 +235,37 @@ def test_every_schedule_begins_again(cron, zone):
     [event] = events(a_schedule(cron, time_zone=zone), at="2026-01-16T07:30:00", lead_s=lead_s)
 
     assert event.ends_s > unix_s("2026-01-16T07:30:00")
+
+
+class TestTheYear:
+    """Shares of a year in which so many replicas run, of two beside the schedules."""
+
+    def shares(self, *schedules):
+        return shares_of_year(schedules, 2, round)
+
+    def test_without_schedules_is_of_the_replicas_that_are_planned(self):
+        assert self.shares() == {2: 1.0}
+
+    def test_has_a_floor_for_as_long_as_it_lasts(self):
+        nightly = a_schedule("0 20 * * *", duration="6h")
+
+        assert self.shares(nightly) == pytest.approx({2: 0.75, 4: 0.25}, abs=1e-3)
+
+    def test_counts_the_highest_of_those_that_overlap(self):
+        long = a_schedule("0 8 * * *", duration="12h")
+        peak = a_schedule("0 12 * * *", duration="3h", min_replicas=None, requests_per_second=7)
+
+        found = self.shares(long, peak)
+        assert found == pytest.approx({2: 12 / 24, 4: 9 / 24, 7: 3 / 24}, abs=1e-3)
+
+    def test_is_not_lowered_by_a_floor_below_the_replicas(self):
+        assert self.shares(a_schedule(min_replicas=1)) == {2: 1.0}
+
+    @pytest.mark.parametrize("cron", ["* * * * *", "*/5 * * * *"])
+    def test_is_filled_by_what_begins_again_before_it_ends(self, cron):
+        assert self.shares(a_schedule(cron, duration="30m"))[4] > 0.99
+
+    def test_has_what_comes_once_in_it(self):
+        day = a_schedule("0 0 27 11 *", duration="24h")
+
+        assert self.shares(day)[4] == pytest.approx(1 / 365)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_gpu, a_sizing_request
+from tonnage.api.schedules import Schedule
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import ON_DEMAND, Price, Rent, Source
 from tonnage.explain.cost_words import (
@@ -175,6 +176,30 @@ class TestTheCostOfEach:
         )
 
         assert bill(sizing, replicas=2).usd_per_request == pytest.approx(3 / 7_200)
+
+
+def test_a_nightly_floor_is_in_the_month_and_in_what_each_request_costs():
+    nightly = Schedule(cron="0 20 * * *", duration="12h", min_replicas=6)
+    plain = replace(
+        a_fleet_of(rented(SMALL), demand=Demand(requests_per_s=3)),
+        staffing=Staffing(each_requests_per_s=((1, 2.0),)),
+    )
+    raised = replace(plain, request=replace(plain.request, schedules=(nightly,)))
+    constant, found = (bill(each, replicas=2) for each in (plain, raised))
+
+    # Two by day and six by night are four: 4 USD an hour where 2 are for the demand.
+    assert found.mean_replicas == pytest.approx(4)
+    assert found.usd_per_hour == constant.usd_per_hour == 2
+    assert found.usd_per_month == pytest.approx(2 * constant.usd_per_month)
+    assert found.usd_per_request == pytest.approx(4 / 10_800)
+
+
+def test_a_rate_that_a_schedule_asks_for_is_met_by_no_more_than_may_run():
+    event = Schedule(cron="0 0 * * *", duration="24h", requests_per_second=19)
+    fleet = a_fleet_of(rented(SMALL), schedules=(event,), max_replicas=5)
+    fleet = replace(fleet, staffing=Staffing(each_requests_per_s=((1, 2.0),)))
+
+    assert bill(fleet, replicas=2).mean_replicas == pytest.approx(5)
 
 
 FLEETS = [

@@ -46,7 +46,7 @@ def narrowed(request: SizingRequest) -> Iterator[tuple[str, SizingRequest]]:
     workload = request.workload
     longest = max(
         ROOM * (workload.prompt.mean_tokens + workload.output_tokens),
-        workload.prompt.p99_tokens or 0.0,
+        workload.prompt.quantile(0.99) + workload.output_p99_tokens,
     )
     tokens = math.ceil(longest / CONTEXT_STEP_TOKENS) * CONTEXT_STEP_TOKENS
     if tokens < request.context_tokens:

@@ -285,7 +285,7 @@ def request_of(
         CalibrationFileError: what was measured is of another engine.
     """
     request = with_whole_blocks(_request(spec, terms, references, has_host_cache))
-    request = _with_notes(request)
+    request = replace(_with_notes(request), schedules=spec.scaling.schedules)
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)

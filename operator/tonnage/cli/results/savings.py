@@ -1,4 +1,4 @@
-"""Changes to a plan that works, with which the demand would cost less."""
+"""What makes a plan that works cost less: changes to the spec, and what the traffic may have."""
 
 import math
 from collections.abc import Iterator
@@ -28,6 +28,7 @@ NUM_ERRORS: Final = 2
 OVER_NODES: Final = 0.75
 """Of the cost within a node, for replicas over several: they need LeaderWorkerSets and a fabric
 between nodes, and nobody measured their steps."""
+TRAFFIC_FIELD: Final = "demand.cachedPromptPercent"
 SIZE_FIELD: Final = "hardware.gpusPerReplica"
 SLO_FIELDS: Final = {"TimePerOutputToken": "tpot", "TimeToFirstToken": "ttft"}
 SPEC_FIELDS: Final = {"tpot": "timePerOutputToken", "ttft": "timeToFirstToken"}
@@ -44,6 +45,8 @@ class Saving:
     """Below zero: more of them cost less, as in smaller instances."""
     saved_per_hour: float | None
     """None: one of both has no price."""
+    is_traffic: bool
+    """No field of the spec brings it about: it is a fact of the prompts."""
     is_sure: bool
     """It would save as much were the engine slower by what the estimate of its speed leaves."""
 
@@ -53,7 +56,7 @@ class Saving:
 
     @property
     def saved(self) -> float:
-        """Per hour; without a price the GPUs."""
+        """Per hour, over a year; without a price the GPUs."""
         return self.num_fewer_gpus if self.saved_per_hour is None else self.saved_per_hour
 
     @property
@@ -67,6 +70,7 @@ class Saving:
             "gpusPerReplica": self.sizing.parallelism.num_gpus,
             "fewerGpus": self.num_fewer_gpus,
             "savedPerHour": self.saved_per_hour,
+            "isTraffic": self.is_traffic,
             "isSure": self.is_sure,
             "cost": cost_figures(self.bill),
         }
@@ -108,8 +112,9 @@ def _saving(
         change=change,
         sizing=other,
         replicas=replicas,
+        is_traffic=change.startswith(TRAFFIC_FIELD),
         num_fewer_gpus=num_gpus - replicas * other.parallelism.num_gpus,
-        saved_per_hour=cents(before.usd_per_hour - after.usd_per_hour)
+        saved_per_hour=cents(before.usd_per_mean_hour - after.usd_per_mean_hour)
         if before and after
         else None,
         is_sure=other.staffing.sustains((1 + spread_of(other.request)) * rate, replicas),
@@ -160,7 +165,7 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
         changed = with_whole_blocks(replace(request, workload=cached))
         if changed.workload.cached_fraction:
             percent = f"{CACHED_FRACTION * 100:.0f}"
-            yield f"demand.cachedPromptPercent: {percent}, if prompts share so much", changed
+            yield f"{TRAFFIC_FIELD}: {percent}", changed
 
 
 def _relaxed_slos(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:

@@ -18,7 +18,12 @@ from tonnage.explain.report import assumptions_written
 from tonnage.explain.words import Answer, inputs
 from tonnage.sizing.plan import Sizing
 
-SAVINGS = "For the same demand at a lower cost, the most saved first"
+CHANGE = "change in the spec"
+SAVINGS = {
+    False: ("For the same demand at a lower cost, the most saved first", CHANGE),
+    True: ("If prompts share their beginnings, which no field makes them do", "what they share"),
+}
+"""What a spec brings about, and what only the traffic does."""
 ORIGIN_STYLE = {
     "given": "",
     "looked up": "",
@@ -39,9 +44,10 @@ def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST)
     parts: list[RenderableType] = [_title(answer), Text(words.headline(answer), style=style)]
     parts += _assumed(assumptions_written(sizing.request))
     parts += [indent(grid(demand_rows(sizing, answer.replicas), Column(no_wrap=True)))]
-    if answer.savings:
-        savings = map(words.saving_cells, answer.savings)
-        parts += section(SAVINGS, _changes(words.SAVING_NUMBERS, savings))
+    for is_traffic, (title, head) in SAVINGS.items():
+        if found := [each for each in answer.savings if each.is_traffic == is_traffic]:
+            cells = map(words.saving_cells, found)
+            parts += section(title, _changes(words.SAVING_NUMBERS, cells, head))
     for number, each in enumerate(words.questions(answer)):
         parts += _question(number + 1, each, figures.get(number))
     parts += section("Assumptions", _inputs(sizing))
@@ -52,8 +58,10 @@ def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST)
     return Group(*parts)
 
 
-def _changes(numbers: Iterable[str], rows: Iterable[tuple[str, ...]]) -> RenderableType:
-    found = table("change in the spec", numbers=numbers)
+def _changes(
+    numbers: Iterable[str], rows: Iterable[tuple[str, ...]], head: str = CHANGE
+) -> RenderableType:
+    found = table(head, numbers=numbers)
     for row in rows:
         found.add_row(*row)
     return indent(found)

@@ -31,10 +31,10 @@ from tonnage.estimate.past import with_past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.scale_down_hold import STARTS, held_starts
 from tonnage.policy.need import Outlook, Supply
-from tonnage.policy.schedules import Event, events_within
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.schedules import Event, events_within
 from tonnage.units import format_s
 
 OVERDUE_SHARE = 0.25
