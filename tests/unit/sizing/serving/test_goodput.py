@@ -99,6 +99,42 @@ class TestAQueueWithOneServer:
         )
 
 
+class TestWhatStopsIt:
+    """What half as much again of it moves: 16 GB of weights, 2,500 tokens of 128 KiB each."""
+
+    def a_trial_of(self, num_sequences, slots, **changes):
+        workload = a_workload(**changes)
+        replica = a_replica(max_num_seqs=slots)
+        each = replica.layout.bytes_of_sequence(workload.mean_context_tokens)
+        replica = replace(replica, kv_pool_bytes=each * num_sequences)
+        slo = replace(an_slo(ttft_s=2), tpot=an_slo(tpot_s=0.2).tpot)
+        return a_trial(replica=replica, slo=slo, workload=workload)
+
+    def gain(self, trial, **changes):
+        more = replace(trial, replica=replace(trial.replica, **changes))
+        return searched(more).requests_per_s / searched(trial).requests_per_s
+
+    def test_is_the_cache_where_it_caps_the_slots_that_prompts_wait_for(self):
+        trial = self.a_trial_of(24.5, slots=24)
+        cache = 1.5 * trial.replica.kv_pool_bytes
+
+        assert searched(trial).limited_by == "KVCache"
+        assert self.gain(trial, max_num_seqs=36, kv_pool_bytes=cache) > 1.05
+
+    def test_is_the_slots_where_the_cache_holds_more(self):
+        trial = self.a_trial_of(60, slots=24)
+
+        assert searched(trial).limited_by == "MaxNumSeqs"
+        assert self.gain(trial, max_num_seqs=36) > 1.05
+
+    def test_is_neither_where_prompts_wait_for_prefill(self):
+        trial = self.a_trial_of(60.5, slots=60, output_tokens=5)
+        cache = 1.5 * trial.replica.kv_pool_bytes
+
+        assert searched(trial).limited_by == "TimeToFirstToken"
+        assert self.gain(trial, max_num_seqs=90, kv_pool_bytes=cache) < 1.01
+
+
 class TestAnSloOfTpotAlone:
     def test_is_limited_by_throughput_where_every_batch_is_fast_enough(self):
         # 8 slots: (16 GB + 8 * 2,500 * 131,072 B) / 3 TB/s is 6.2 ms, far below 100.
