@@ -189,7 +189,7 @@ def cost_figures(found: Bill | None) -> dict[str, Any] | None:
         "perHourShared": cents(found.usd_per_hour_shared),
         "perHourWhole": cents(found.usd_per_hour_whole),
         "gpusPaid": found.gpus_paid,
-        "instances": found.nodes,
+        "wholeNodes": found.nodes,
         "price": price_figures(found.hour),
         "commitments": [_commitment_figures(each) for each in found.commitments],
     }

@@ -13,6 +13,7 @@ from tonnage.api.status import (
     Reason,
     ReasonStatus,
 )
+from tonnage.catalog.engine import KnownEngine, newest_version
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -169,7 +170,7 @@ def _engine_log(sizing: Sizing) -> str:
     """Say what to hold against the plan in the log of a start."""
     figures = logged_figures(sizing)
     return (
-        f"; vLLM {sizing.request.engine.minor} will print {significant(figures.kv_tokens)} "
+        f"; {_printed_by(sizing)} {significant(figures.kv_tokens)} "
         f"tokens, maximum concurrency {significant(figures.max_concurrency)}"
     )
 
@@ -216,7 +217,23 @@ def assumption_reasons(sizing: Sizing) -> tuple[Reason, ...]:
 def assumptions_written(request: SizingRequest) -> tuple[str, ...]:
     """Write what a request assumes, each in a sentence."""
     assumed = (each for each in request.inputs if each.origin is Origin.ASSUMED)
-    return tuple(map(_assumption_written, assumed))
+    return (*_of_version(request.engine), *map(_assumption_written, assumed))
+
+
+def _of_version(engine: KnownEngine) -> Iterator[str]:
+    """Say that nobody has read a version's rules, and whose are taken."""
+    if engine.is_guess:
+        newest = newest_version()
+        yield (
+            f"vLLM {engine.minor}: newer than {newest}, the newest version whose rules are known; "
+            f"memory, speed and flags are those of {newest}"
+        )
+
+
+def _printed_by(sizing: Sizing) -> str:
+    """Name the version whose log the figures are of, as far as its rules are known."""
+    engine = sizing.request.engine
+    return f"vLLM {newest_version() if engine.is_guess else engine.minor} will print"
 
 
 def moved_by(request: SizingRequest, refusal: type[SizingError]) -> str:
@@ -309,6 +326,6 @@ def logged_lines(sizing: Sizing) -> Iterator[str]:
     figures = logged_figures(sizing)
     each = " on each data-parallel rank" if sizing.flags.parallelism.data > 1 else ""
     yield (
-        f"vLLM {sizing.request.engine.minor} will print {figures.kv_tokens:,} tokens, "
+        f"{_printed_by(sizing)} {figures.kv_tokens:,} tokens, "
         f"maximum concurrency {figures.max_concurrency:.2f}{each}"
     )

@@ -57,6 +57,21 @@ def figures(result):
 
 
 class TestFiles:
+    @pytest.mark.parametrize(
+        ("before", "after"),
+        [("Recommend", "Recommend"), ("Recommend", "Auto"), ("Auto", "Recommend"),
+         ("Auto", "Paused")],
+    )  # fmt: skip
+    def test_no_pod_is_replaced_that_does_not_exist_or_that_nobody_writes(
+        self, diff, before, after
+    ):
+        old = llama(("scaling: {", f"scaling: {{mode: {before}, "))
+        new = llama(LONGER, ("scaling: {", f"scaling: {{mode: {after}, "))
+        found = diff(old, new)
+
+        assert "no pod is replaced" in found.stdout
+        assert "--max-model-len" not in found.stdout
+
     def test_a_longer_context_replaces_every_pod_for_one_flag(self, diff):
         [found] = figures(diff(llama(), llama(LONGER), "-o", "json"))["objects"]
 

@@ -1,9 +1,14 @@
 """What the plan says that an engine will print, to hold against its log."""
 
 from builders import a_sizing_request
-from tonnage.catalog.engine import known_engine
+from tonnage.catalog.engine import find_engine, known_engine, newest_version
 from tonnage.catalog.models import built_in_model
-from tonnage.explain.report import logged_figures, logged_lines, sizing_reasons
+from tonnage.explain.report import (
+    assumptions_written,
+    logged_figures,
+    logged_lines,
+    sizing_reasons,
+)
 from tonnage.explain.words import explain
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
@@ -41,3 +46,20 @@ def test_the_plan_and_its_reasons_name_the_version_and_what_it_will_print():
     assert line in explain(sizing)[0].lines
     slots = next(reason for reason in sizing_reasons(sizing) if reason.code == "Slots")
     assert "vLLM 0.19 will print" in slots.message
+
+
+def test_of_a_version_without_rules_nothing_is_said_to_be_printed_by_it():
+    newer = size(a_sizing_request(engine=find_engine("0.99"), num_gpus=1))
+
+    assert assumptions_written(newer.request)[0].startswith(
+        f"vLLM 0.99: newer than {newest_version()}, the newest version whose rules are known; "
+    )
+    assert f"vLLM {newest_version()} will print" in "".join(logged_lines(newer))
+    words = [each.message for each in sizing_reasons(newer) if each.code != "Assumed"]
+    assert "0.99" not in "".join(words)
+
+
+def test_of_a_known_version_nothing_is_assumed():
+    known = a_sizing_request(engine=find_engine(newest_version()))
+
+    assert assumptions_written(known) == ()

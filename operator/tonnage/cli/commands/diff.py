@@ -41,6 +41,7 @@ from tonnage.cli.results.differing import (
     Difference,
     figures,
     live_of,
+    runs_pods,
     total_cost,
     view_of_plan,
 )
@@ -212,8 +213,7 @@ def _by_name(manifests: Manifests, inputs: _Inputs, there: There) -> Mapping[Key
 
 def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Inputs) -> Difference:
     before = None if old is None else _plan_object(old, inputs, None)
-    is_ours = isinstance(before, Planned) and before.deployment.spec.scale_target is None
-    running = view_of_plan(before) if isinstance(before, Planned) and is_ours else None
+    running = view_of_plan(before) if isinstance(before, Planned) and runs_pods(before) else None
     after = None if new is None else _plan_object(new, inputs, running)
     return Difference(before=before, after=after, running=running)
 
@@ -267,7 +267,7 @@ def _against_live(
     inputs = _as_the_operator_plans(inputs, live, model)
     theirs = replace(references, config=inputs.config or live.config)
     before = _answer(live.model, inputs, theirs, running)
-    if running is None and isinstance(before, Planned) and not live.model.spec.scale_target:
+    if running is None and isinstance(before, Planned) and runs_pods(before):
         running = view_of_plan(before)
     after = _answer(model, inputs, references, running)
     return Difference(before=before, after=after, running=running)

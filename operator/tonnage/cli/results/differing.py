@@ -51,6 +51,12 @@ def live_of(view: DeploymentView | None, model: ModelDeployment) -> RunningState
     )
 
 
+def runs_pods(planned: Planned) -> bool:
+    """Tell whether pods of ours run for a plan as its spec stands: not those of a target."""
+    spec = planned.deployment.spec
+    return spec.scale_target is None and spec.scaling.mode != "Recommend"
+
+
 def view_of_plan(planned: Planned) -> DeploymentView:
     """Return what would run for a plan: everything in it is ours."""
     made = template_manifest(planned, FILE_SITE)
@@ -105,7 +111,9 @@ class Difference:
     def pod_changes(self) -> tuple[Change, ...]:
         """For which fields of theirs the pods that run are replaced; nothing: they stay."""
         running, after = self.running, self.after
-        if running is None or not isinstance(after, Planned) or after.deployment.spec.scale_target:
+        if running is None or not isinstance(after, Planned) or not runs_pods(after):
+            return ()
+        if after.deployment.spec.scaling.mode == "Paused":
             return ()
         if running.digest == spec_digest(after.deployment):
             return ()
