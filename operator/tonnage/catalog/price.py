@@ -26,7 +26,7 @@ TERMS: Final[Mapping[str, str]] = {
 }
 """The terms by the names that a price list has for them."""
 
-ASKED_OF_PRICES: Final = frozenset({"missing", "whole_nodes"})
+ASKED_OF_PRICES: Final = frozenset({"missing", "whole_nodes", "provider"})
 """Fields of a price that an answer sets: no file does, since the operator pays by the replica."""
 
 
@@ -110,6 +110,8 @@ class Price:
     """A label: of a buyer's own price every amount is in it, whatever the name of the field."""
     term: str = ON_DEMAND
     """Of several rents, the one that is paid."""
+    provider: str = ""
+    """Of several, the one that is paid; empty: the first that is listed."""
     whole_nodes: bool = False
     """Instances are paid as a whole, with the GPUs that no replica uses."""
     missing: str = ""
@@ -139,8 +141,10 @@ class Price:
         return (Rent(usd_per_hour=self.rent_usd_per_hour, term="", source=self.source),)
 
     def paid(self) -> tuple[Rent, ...]:
-        """Return the rents on the term that is paid; one without a term holds on any."""
-        return self.on_term(self.term) or self.on_term("")
+        """Return one provider's rents on the term that is paid; one without a term is on any."""
+        rents = self.on_term(self.term) or self.on_term("")
+        provider = self.provider or (rents[0].provider if rents else "")
+        return tuple(rent for rent in rents if rent.provider == provider)
 
     def on_term(self, term: str) -> tuple[Rent, ...]:
         return tuple(rent for rent in self.offered if rent.term == term)

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from builders import a_gpu, a_sizing_request
 from cli_builders import LLAMA, answered, llama, plan, run
-from tonnage.catalog.gpu import GPU_FOLDER
+from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import GPU_FOLDER, built_in_gpus
 from tonnage.catalog.price import Price, Rent
 from tonnage.cli.commands.app import program
 from tonnage.cli.commands.compare import compare as compare_command
@@ -24,7 +25,9 @@ from tonnage.cli.commands.options import options_of
 from tonnage.cli.commands.plan import plan as plan_command
 from tonnage.cli.commands.plan_options import PlanInputOptions
 from tonnage.cli.results.checkpoint_weights import narrowed
+from tonnage.cli.results.comparing import compare_classes
 from tonnage.cli.results.savings import savings
+from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Demand, Lengths, Workload
 
@@ -432,6 +435,45 @@ class TestPrices:
             "price 6.88 USD per GPU and hour: AWS us-east-1, on demand, 2026-01-19," in assumptions
         )
 
+    def test_of_several_clouds_are_those_of_the_one_that_is_asked_for(self):
+        first, lambda_ = (
+            as_json(*LINE, "--set", "hardware.gpusPerReplica=1", *options)["atDemand"]["cost"]
+            for options in ((), ("--cloud", "lambda"))
+        )
+
+        assert (first["price"]["provider"], first["perGpuHour"]) == ("AWS", 6.88)
+        assert (lambda_["price"]["provider"], lambda_["perGpuHour"]) == ("Lambda", 4.29)
+        assert lambda_["price"]["date"] == "2026-09-25"
+
+    def test_of_a_buyer_come_before_those_of_a_cloud(self):
+        cost = as_json(*LINE, "--cloud", "Lambda", "--price", "H100=2")["atDemand"]["cost"]
+
+        assert (cost["perGpuHour"], cost["price"].get("provider")) == (2, None)
+
+    def test_of_a_cloud_that_does_not_rent_the_class_are_missing(self):
+        result = run("plan", *LINE, "--cloud", "Azure")
+
+        assert "cost         unknown: no price for H100 from Azure" in result.stdout
+
+    def test_of_an_unknown_cloud_are_refused_with_those_that_are_known(self):
+        result = run("plan", *LINE, "--cloud", "Moon")
+
+        assert result.exit_code == 3
+        assert "--cloud Moon: prices are known of AWS, Azure, Lambda" in result.stderr
+
+    def test_of_all_classes_are_compared_within_one_cloud(self):
+        gpus = built_in_gpus()
+        deployment = parse_model_deployment(yaml.safe_load(LLAMA))
+        request = ask(deployment.spec, look_up(deployment.spec, gpus))
+        found = compare_classes(
+            deployment, request, [gpus["H100"], gpus["H100-NVL"], gpus["L20"]], are_named=False
+        )
+
+        assert {name: each.reason for name, each in found.left_out.items()} == {
+            "H100-NVL": "OtherCloud",
+            "L20": "NoPrice",
+        }
+
     def test_are_for_whole_nodes_where_that_is_asked(self):
         asked = (*LINE[:2], "--gpu", "H200", *LINE[4:], "--whole-nodes")
         found, text = as_json(*asked), said(run("plan", *asked))
@@ -441,8 +483,7 @@ class TestPrices:
         assert (cost["wholeNodes"], cost["gpusPaid"]) == (1, 8)
         assert cost["perHour"] == 63.30
         assert (
-            f"whole nodes 1 x p5en.48xlarge of 8 GPUs, {used} of 8 GPUs used, {8 - used} idle"
-            in text
+            f"instances 1 x p5en.48xlarge of 8 GPUs, {used} of 8 GPUs used, {8 - used} idle" in text
         )
 
     def test_with_several_rates_need_a_choice(self, tmp_path):

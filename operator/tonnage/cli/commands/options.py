@@ -273,6 +273,9 @@ class PriceOptions:
         "reserved, reserved1Year, reserved3Years or a name of yours.")
     currency: str | None = option("--currency", metavar="CODE",
         help="Currency of your prices, a label. Default: USD, or as --prices says.")
+    cloud: str | None = option("--cloud", metavar="NAME",
+        help="Whose listed prices count where you give none: AWS, Azure, Lambda, Nebius or RunPod "
+        "Secure. Default: AWS, of classes that it does not rent the first that does.")
     # fmt: on
 
     def over(self, gpus: "Mapping[str, Gpu]", **more: Any) -> "Mapping[str, Gpu]":
@@ -284,6 +287,7 @@ class PriceOptions:
             file=self.price_file,
             rate=self.rate,
             currency=self.currency,
+            cloud=self.cloud,
             **more,
         )
         return with_prices(gpus, prices)

@@ -40,6 +40,8 @@ class Prices:
     """Which of several rates of a class in the file."""
     currency: str | None = None
     whole_nodes: bool = False
+    cloud: str | None = None
+    """Whose prices of the catalogue are taken."""
 
 
 def with_prices(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
@@ -53,6 +55,9 @@ def with_prices(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
     """
     listed, currency = _price_list(prices)
     single = [(name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single)]
+    known = sorted({cloud for gpu in gpus.values() for cloud in clouds(gpu)})
+    if prices.cloud is not None and not any(_is_of(prices.cloud, each) for each in known):
+        raise ManifestError(f"--cloud {prices.cloud}: prices are known of {', '.join(known)}")
     named = _by_class(listed, gpus, prices.file or "") | _by_class(single, gpus, "--price")
     currency = _currency(prices, currency)
     return {
@@ -91,9 +96,21 @@ def _price_of(gpu: Gpu, own: Price | None, prices: Prices, currency: str | None)
         price = Price(missing=f"no price for {gpu.name} in {prices.file}")
     elif currency not in {None, gpu.price.currency} and least_usd_per_gpu_hour(gpu) is not None:
         price = Price(missing=f"the price of {gpu.name} is in {gpu.price.currency}")
+    elif prices.cloud is not None and not any(_is_of(prices.cloud, each) for each in clouds(gpu)):
+        price = Price(missing=f"no price for {gpu.name} from {prices.cloud}")
     else:
-        price = gpu.price
+        asked = (each for each in clouds(gpu) if prices.cloud and _is_of(prices.cloud, each))
+        price = replace(gpu.price, provider=next(asked, ""))
     return replace(price, whole_nodes=prices.whole_nodes)
+
+
+def clouds(gpu: Gpu) -> tuple[str, ...]:
+    """Return who rents a class, the one first that is paid where none is asked for."""
+    return tuple(dict.fromkeys(rent.provider for rent in gpu.price.offered if rent.provider))
+
+
+def _is_of(asked: str, cloud: str) -> bool:
+    return asked.casefold() == cloud.casefold()
 
 
 def _one(text: str) -> tuple[str, Rent]:

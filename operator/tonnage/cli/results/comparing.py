@@ -24,6 +24,9 @@ SEVERAL_NODES: Final = "SeveralNodes"
 """Of a replica, which nothing here can run yet."""
 NO_PRICE: Final = "NoPrice"
 """Where another class has one."""
+OTHER_CLOUD: Final = "OtherCloud"
+"""Its price is of another cloud than those of the others."""
+USUAL_CLOUD: Final = "AWS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +95,8 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     """Put the request to every class; ``is_written``: a manifest names one of them."""
     fewest, classes = fewest_replicas(deployment), tuple(gpus)
     own = request.gpu.name if is_written else None
-    asked = tuple(
-        gpu for gpu in classes if are_named or gpu.name == own or gpu_hour(gpu, 1) is not None
-    )
+    others = {} if are_named else {gpu.name: why for gpu in classes if (why := _why_not(gpu))}
+    asked = tuple(gpu for gpu in classes if gpu.name == own or gpu.name not in others)
 
     def choose(gpus: tuple[Gpu, ...]) -> Selection:
         return select(
@@ -121,10 +123,19 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
             each.gpu.name: Excluded(reason=SEVERAL_NODES, num_gpus=each.num_gpus) for each in unsold
         }
         | dict.fromkeys((gpu.name for gpu in selection.over_nodes), Excluded(reason=SEVERAL_NODES))
-        | {gpu.name: Excluded(reason=NO_PRICE) for gpu in classes if gpu not in asked},
+        | {gpu.name: Excluded(reason=others[gpu.name]) for gpu in classes if gpu not in asked},
         own=own,
         are_named=are_named,
     )
+
+
+def _why_not(gpu: Gpu) -> str | None:
+    """Return why a class is not compared with all others; None: it is."""
+    hour = gpu_hour(gpu, 1)
+    if hour is None:
+        return NO_PRICE
+    provider = hour.rent.provider if hour.rent else ""
+    return None if provider in {"", USUAL_CLOUD, gpu.price.provider} else OTHER_CLOUD
 
 
 def _over_nodes(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:

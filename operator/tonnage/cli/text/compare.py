@@ -9,7 +9,7 @@ from rich.text import Text
 from tonnage.api.spec import Spec
 from tonnage.cli.console import printable
 from tonnage.cli.results.batches import BOUNDS
-from tonnage.cli.results.comparing import NO_PRICE, SEVERAL_NODES, Compared
+from tonnage.cli.results.comparing import NO_PRICE, OTHER_CLOUD, SEVERAL_NODES, Compared
 from tonnage.cli.text.figures import batch_table
 from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, parts, section
 from tonnage.explain.cost_words import missing_price, nodes_written, per_hour_written, price_notes
@@ -41,6 +41,7 @@ RANKING: Final = (*COST_COLUMNS, *LATENCY_COLUMNS)
 LEFT_OUT: Final = {
     SEVERAL_NODES: "for replicas over several nodes",
     NO_PRICE: "for want of a price",
+    OTHER_CLOUD: "priced by another cloud (--cloud NAME ranks one)",
 }
 """Why a class is not ranked, for people."""
 UNKNOWN: Final = "-"
@@ -142,7 +143,7 @@ def considered(found: Compared) -> str:
     sizes = found.request.sizes
     kept = "splits" if sizes == ANY_SIZES else f"splits of hardware.parallelism {sizes}"
     classes = "of these classes" if found.are_named else "GPU classes"
-    if any(each.reason == NO_PRICE for each in found.left_out.values()):
+    if any(each.reason in {NO_PRICE, OTHER_CLOUD} for each in found.left_out.values()):
         classes = "GPU classes with a price"
     return f"All {classes} and {kept} were considered"
 
