@@ -42,6 +42,30 @@ _BITS_PER_BYTE: Final = 8
 _UNIT_S: Final = {"ms": 1 / MS_PER_S, "s": 1, "m": MINUTE_S, "h": HOUR_S}
 
 
+_LIKE_DURATION: Final = re.compile(r"(?P<amount>[0-9]+(?:[.][0-9]{1,3})?)\s*(?P<unit>[a-z]+)")
+_LONG_UNITS: Final = {"ms": "milliseconds msecs", "s": "seconds secs", "m": "minutes mins",
+                      "h": "hours hrs"}  # fmt: skip
+
+
+def tokens(text: str) -> int:
+    """Read a number of tokens: as vLLM reads a length, where 4k is 4,000 and 4K 4,096, or as 1e3.
+
+    Raises:
+        ValueError: it is no whole number, or none above zero.
+
+    >>> tokens("4000"), tokens("128k"), tokens("1K"), tokens("1e3")
+    (4000, 128000, 1024, 1000)
+    """
+    try:
+        is_power = re.fullmatch(r"[0-9]+([.][0-9]+)?e[0-9]{1,2}", text) is not None
+        found = float(text) if is_power else engine_integer(text)
+    except ValueError:
+        found = 0
+    if found <= 0 or found != round(found):
+        raise ValueError(f"{text!r} is not a number of tokens such as 4000, 4k or 1e3")
+    return round(found)
+
+
 def seconds(duration: str) -> float:
     """Read a duration as users write it: a number, with up to 3 decimals, and one of ms, s, m, h.
 
@@ -53,7 +77,12 @@ def seconds(duration: str) -> float:
     """
     match = _DURATION.fullmatch(duration)
     if not match:
-        raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h")
+        meant = _LIKE_DURATION.fullmatch(duration.strip().lower())
+        unit = meant and next(
+            (u for u in _UNIT_S if f" {meant['unit']}" in f" {_LONG_UNITS[u]}"), ""
+        )
+        hint = f"; did you mean {meant['amount']}{unit}?" if meant and unit else ""
+        raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h{hint}")
     amount = match["amount"]
     return (float(amount) if "." in amount else int(amount)) * _UNIT_S[match["unit"]]
 

@@ -10,7 +10,7 @@ from tonnage.api.base import RULES, Checked, rule
 from tonnage.units import seconds
 
 _HUB_PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
-_VALUE = '(=[A-Za-z0-9._:/,+@{}\\[\\]" -]{1,200})?'
+_VALUE = '(=[A-Za-z0-9._:/,+@={}\\[\\]" -]{1,200})?'
 ALLOWED_FLAGS = (
     "allow-deprecated-quantization",
     "async-scheduling",

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -26,7 +27,12 @@ MAX_VALUE_SHOWN = 80
 
 
 class InvalidSpecError(Exception):
-    """The manifest is not a valid ModelDeployment; the message names each field."""
+    """The manifest is not a valid ModelDeployment; the message names the first few fields."""
+
+    def __init__(self, *problems: str) -> None:
+        """Take what is wrong with each field."""
+        super().__init__(_first_of(problems))
+        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +109,7 @@ def _read(
         text = json.dumps(manifest[field], default=str)
         return kind.model_validate_json(text, extra=extra)
     except ValidationError as error:
-        raise InvalidSpecError(describe_errors(error, root=field)) from error
+        raise InvalidSpecError(*_problems(error, root=field)) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidSpecError(f"{field}: {error}") from error
 
@@ -122,16 +128,23 @@ def _check_kind(manifest: Mapping[str, Any]) -> None:
 
 def describe_errors(error: ValidationError, *, root: str) -> str:
     """Write validation errors as ``spec.field: what is wrong (read: value)``, the first few."""
+    return _first_of(_problems(error, root))
+
+
+def _first_of(problems: Sequence[str]) -> str:
+    more = len(problems) - MAX_ERRORS_SHOWN
+    return "; ".join(problems[:MAX_ERRORS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _problems(error: ValidationError, root: str) -> tuple[str, ...]:
     errors = error.errors(include_url=False, include_context=False)
-    lines = [_describe_error(each, root) for each in errors[:MAX_ERRORS_SHOWN]]
-    more = len(errors) - len(lines)
-    return "; ".join(lines) + (f"; and {more} more" if more > 0 else "")
+    return tuple(_describe_error(each, root) for each in errors)
 
 
 def _describe_error(error: ErrorDetails, root: str) -> str:
     path = "".join(f".{_printable(str(part))}" for part in error["loc"])
     if error["type"] == "extra_forbidden":
-        return f"{root}{path}: unknown field"
+        return f"{root}{path}: unknown field{_near(error['loc']) if root == 'spec' else ''}"
     if error["type"] == "pod_template":
         return f"{root}{path}{error['msg']}"
     if error["type"] == "string_pattern_mismatch" and "args" in error["loc"]:
@@ -145,6 +158,33 @@ def _describe_error(error: ErrorDetails, root: str) -> str:
     is_shown = not isinstance(error["input"], Mapping) and not is_secret
     read = f" (read: {_format_value(error['input'])})" if is_shown else ""
     return f"{root}{path}: {error['msg'].removeprefix('Value error, ')}{read}"
+
+
+def _near(place: Sequence[str | int]) -> str:
+    """Name the field of the spec that may be meant: alike beside it, or of that name elsewhere."""
+    *parents, name = (str(each) for each in place if isinstance(each, str))
+    known = _fields_of(Spec.model_json_schema())
+    beside = [path[-1] for path in known if list(path[:-1]) == parents]
+    near = [(*parents, each) for each in get_close_matches(name, beside, n=1)]
+    near += sorted((path for path in known if path[-1] == name), key=len)
+    return f"; did you mean spec.{'.'.join(near[0])}?" if near else ""
+
+
+def _fields_of(schema: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Return the path of every field, through lists as if they were not there."""
+    definitions, found = schema["$defs"], list[tuple[str, ...]]()
+
+    def walk(node: Mapping[str, Any], path: tuple[str, ...]) -> None:
+        reference = node.get("$ref", "").rpartition("/")[2]
+        for inner in (definitions.get(reference), node.get("items"), *node.get("anyOf", ())):
+            if inner:
+                walk(inner, path)
+        for name, inner in node.get("properties", {}).items():
+            found.append((*path, name))
+            walk(inner, (*path, name))
+
+    walk(schema, ())
+    return found
 
 
 def _quoting(field: str, number: float) -> str:

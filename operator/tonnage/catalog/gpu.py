@@ -182,7 +182,7 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
         boards = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in found)
         raise UnknownGpuError(f"hardware.gpu {name!r} means several boards: {boards}")
     near = get_close_matches(name.upper(), gpus, n=3)
-    hint = f" (near: {', '.join(near)})" if near else ""
+    hint = f" (did you mean {', '.join(near)}?)" if near else ""
     raise UnknownGpuError(
         f"hardware.gpu {name!r} is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}: "
         "NVIDIA GPUs of compute capability 7.0 or more"

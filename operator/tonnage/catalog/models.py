@@ -192,7 +192,8 @@ def find_model(model_id: str, models: Mapping[str, str]) -> str:
     _refuse_no_decoder(model_id)
     raise UnknownModelError(
         f"model {model_id!r} is not in the catalogue{_near(asked, models)}; "
-        "any other model needs its config.json (spec.model.config)"
+        "any other model needs its config.json (spec.model.config; for plan and compare also "
+        "--model-config FILE or --hub)"
     )
 
 
@@ -217,7 +218,7 @@ def _near(asked: str, models: Mapping[str, str]) -> str:
     if begun and not near:
         near = [by_stem[name] for name in by_stem if _letters(name).startswith(begun)]
     known = list(dict.fromkeys(name if "/" in name else models[name] for name in near))[:3]
-    return f" (near: {', '.join(known)})" if known else ""
+    return f" (did you mean {', '.join(known)}?)" if known else ""
 
 
 def _letters(name: str) -> str:

@@ -186,8 +186,8 @@ def test_an_unknown_model_lists_near_names_and_the_way_out() -> None:
     with pytest.raises(CatalogError) as refusal:
         built_in_model("meta-llama/Llama-3.3-70B-Instrct")
 
-    assert "near: meta-llama/Llama-3.3-70B-Instruct" in str(refusal.value)
-    assert "config.json (spec.model.config)" in str(refusal.value)
+    assert "did you mean meta-llama/Llama-3.3-70B-Instruct" in str(refusal.value)
+    assert "config.json (spec.model.config; for plan and compare" in str(refusal.value)
 
 
 def test_a_short_name_of_several_models_is_refused_with_their_names() -> None:

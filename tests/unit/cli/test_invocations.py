@@ -194,15 +194,22 @@ BAD_VALUES = [
     (f"plan {H100} --rps four", None, "'four' is not a valid float"),
     (f"plan {H100} --rps 0.00001", None, "--rps 1e-05: a spec has 4 decimals of it at most"),
     (f"plan {H100} --prompt 0", None, "'0' is not a number of tokens"),
-    (f"plan {H100} --prompt 4k", None, "'4k' is not a number of tokens"),
+    (f"plan {H100} --prompt 4x", None, "'4x' is not a number of tokens such as 4000, 4k or 1e3"),
+    (f"plan {H100} --set contextLength=1.5", None, "'1.5' is not a number of tokens"),
     (f"plan {H100} --output json", None, "json is a format: write -o json"),
     (f"plan {H100} --tpot 50", None, "'50' is not a duration like 50ms"),
     (f"plan {H100} --tpot=-5ms", None, "'-5ms' is not a duration"),
+    (f"plan {H100} --ttft 2sec", None, "; did you mean 2s?"),
+    (f"plan {H100} --tpot 50msec", None, "; did you mean 50ms?"),
     (f"plan {LINE} --ttft 3h", None, "at most 1h (read: '3h')"),
     (f"plan {H100} --set", None, "Option '--set' requires an argument"),
     (f"plan {H100} --set slo", None, "write PATH=VALUE"),
     (f"plan {H100} --set slo={{", None, "did not find expected node content"),
-    (f"plan {H100} --set scaling.maxReplica=4", None, "spec.scaling.maxReplica: unknown field"),
+    (
+        f"plan {H100} --set scaling.maxReplica=4",
+        None,
+        "unknown field; did you mean spec.scaling.maxReplicas?",
+    ),
     (
         f"plan {H100} --set scaling.minReplicas=9 --set scaling.maxReplicas=2",
         None,
@@ -234,8 +241,12 @@ BAD_VALUES = [
 ]
 UNKNOWN = [
     ("plan --model llama --gpu H100", None, "must be ORGANISATION/NAME, as on Hugging Face"),
-    ("plan --model meta-llama/Llama-3.1-9B --gpu H100", None, "(near: meta-llama/Llama-3.1-8B"),
-    (f"plan {MODEL} --gpu H1000", None, "'H1000' is not in the catalogue (near: H100"),
+    (
+        "plan --model meta-llama/Llama-3.1-9B --gpu H100",
+        None,
+        "(did you mean meta-llama/Llama-3.1-8B",
+    ),
+    (f"plan {MODEL} --gpu H1000", None, "'H1000' is not in the catalogue (did you mean H100"),
     (f"plan {MODEL} --gpu A100", None, "'A100' means several boards: A100-40GB"),
     (f"plan {MODEL} --gpu V100", None, "vLLM from 0.21 on needs compute capability 7.5"),
     (f"plan {MODEL} --gpu P100", None, "NVIDIA GPUs of compute capability 7.0 or more"),
@@ -248,7 +259,7 @@ UNKNOWN = [
     (f"plan {H100} --prices /nowhere.yaml", None, "--prices /nowhere.yaml: No such file"),
     (f"plan {H100} --price H100", None, "write NAME=AMOUNT, such as H100=2.10"),
     (f"plan {H100} --price H100=cheap", None, "'cheap' is no price per GPU and hour"),
-    (f"plan {H100} --price H1000=2", None, "'H1000' is not in the catalogue (near: H100"),
+    (f"plan {H100} --price H1000=2", None, "'H1000' is not in the catalogue (did you mean H100"),
     (f"plan {H100} --rate spot", None, "--rate chooses among the rates of --prices FILE"),
 ]
 NOES = [

@@ -1,5 +1,7 @@
 """From files to ModelDeployments: what counts, what is skipped, and where an error stands."""
 
+import re
+
 import pytest
 
 from cli_builders import LLAMA, a_config_map, llama, plan, run
@@ -155,3 +157,17 @@ def test_a_rate_with_decimals_is_read_and_said_to_need_quotes():
     assert result.exit_code == 0
     assert '18: spec.demand.requestsPerSecond: quote it, "0.2"' in result.stderr
     assert "0.200 requests/s" in result.stdout
+
+
+def test_each_problem_is_an_error_of_its_own_with_its_line():
+    text = LLAMA.replace("contextLength:", "contextLengt:").replace(
+        "  scaling: {", "  scaling: {x: 1, "
+    )
+    result = plan(text)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+
+    assert result.exit_code == 3
+    assert all(re.match(r"Error: standard input:\d+: spec", line) for line in lines)
+    assert [line.partition("spec")[2].partition(":")[0] for line in lines] == [
+        ".contextLength", ".scaling.x", ".contextLengt",
+    ]  # fmt: skip

@@ -173,9 +173,9 @@ def test_an_infeasible_target_says_what_can_be_reached():
     [
         (
             ("gpu: H200", "gpu: H20O"),
-            "hardware.gpu 'H20O' is not in the catalogue (near: H20, H200, GH200); known: A10",
+            "'H20O' is not in the catalogue (did you mean H20, H200, GH200?); known: A10",
         ),
-        (("70B-Instruct", "70B-Instrukt"), "(near: meta-llama/Llama-3.3-70B-Instruct"),
+        (("70B-Instruct", "70B-Instrukt"), "(did you mean meta-llama/Llama-3.3-70B-Instruct"),
         (
             ("gpu: H200", "gpu: V100"),
             "engine.version 0.33: vLLM from 0.21 on needs compute capability 7.5, V100-16GB",

@@ -57,6 +57,16 @@ def test_the_serve_line_is_what_the_container_runs():
     assert "--max-num-seqs 63" in line
 
 
+def test_a_serve_line_with_a_module_that_only_pods_have_says_so():
+    newest = llama(('engine: {version: "0.33"', 'engine: {queue: newestFirst, version: "0.33"'))
+    line, manifests_ = (render(newest, options=options) for options in (["--serve"], []))
+
+    assert "--middleware" in line.stdout
+    assert "the module of --middleware is in the pods that the operator makes" in line.stderr
+    assert "module" not in manifests_.stderr
+    assert "module" not in render(llama(), options=["--serve"]).stderr
+
+
 def test_as_json_it_is_one_list():
     content = json.loads(render(llama(), options=["-o", "json"]).stdout)
 

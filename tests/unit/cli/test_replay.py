@@ -303,7 +303,7 @@ def test_a_trace_that_cannot_be_replayed_is_refused_with_its_reason(tmp_path, co
         (("gpu: H100", "gpu: H1000"), "H1000"),
         (
             ("meta-llama/Llama-3.1-8B-Instruct", "acme/own"),
-            "(spec.model.config), which a replay does not read",
+            "--hub), which a replay does not read",
         ),
     ],
 )

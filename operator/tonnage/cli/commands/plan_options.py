@@ -27,7 +27,7 @@ from tonnage.cli.read.spec_overrides import (
     with_changes,
 )
 from tonnage.cli.results.planning import PlanContext
-from tonnage.units import seconds
+from tonnage.units import seconds, tokens
 
 DECIMALS: Final = 4
 """Of a rate in a spec."""
@@ -43,9 +43,7 @@ def _names(classes: Iterable[str]) -> list[str]:
 def _tokens(value: str) -> int:
     if value in FORMATS:
         raise ValueError(f"{value} is a format: write -o {value}; this counts tokens")
-    if not (value.isascii() and value.isdecimal()) or int(value) == 0:
-        raise ValueError(f"{value!r} is not a number of tokens")
-    return int(value)
+    return tokens(value)
 
 
 def _duration(value: str) -> str:

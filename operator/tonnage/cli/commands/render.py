@@ -85,7 +85,7 @@ def render(*, options: RenderOptions) -> None:
     found = [servable(each, site) for some in answers for each in some]
     planned = [each for each in found if isinstance(each, Planned)]
     for each in found:
-        _remark_on(each)
+        _remark_on(each, options.is_line)
     lines = [serve_line(each, site) for each in planned] if options.is_line else []
     click.echo(
         "\n".join(line for line in lines if line)
@@ -96,7 +96,7 @@ def render(*, options: RenderOptions) -> None:
     sys.exit(exit_code(found, is_broken=is_broken))
 
 
-def _remark_on(answer: Planned | Refused) -> None:
+def _remark_on(answer: Planned | Refused, is_line: bool) -> None:
     name = object_label(answer)
     if isinstance(answer, Refused):
         print_error(f"{name}: {answer.code}: {answer.message}")
@@ -104,6 +104,9 @@ def _remark_on(answer: Planned | Refused) -> None:
         remark(f"Note: {name}: scales a {target.kind} of yours and leaves its template alone")
     elif offload := offload_of(answer):
         remark(f"Note: {name}: KV offload: {offload}")
+    if is_line and isinstance(answer, Planned) and answer.sizing.request.newest_first_s:
+        remark(f"Note: {name}: the module of --middleware is in the pods that the operator makes "
+               "and nowhere else; without --middleware the line runs, oldest first")  # fmt: skip
 
 
 def _manifest_text(planned: list[Planned], site: Site, form: str) -> str:

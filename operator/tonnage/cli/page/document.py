@@ -22,8 +22,8 @@ HEAD: Final = """<!DOCTYPE html>
 body {{ margin: 0 auto; padding: 1.5rem; max-width: 1320px; color: #1c2430; background: #ffffff; }}
 body, figcaption, svg text {{ font-family: system-ui, sans-serif !important; }}
 pre {{ overflow-x: auto; font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; }}
-figure {{ margin: 1.5rem 0; max-width: 720px; break-inside: avoid; }}
-figcaption {{ color: #566170; font-size: .87rem; line-height: 1.45; }}
+figure {{ margin: 1.5rem 0; break-inside: avoid; }}
+figcaption {{ color: #566170; font-size: .87rem; line-height: 1.45; max-width: 720px; }}
 svg {{ display: block; max-width: 100%; height: auto; }}
 </style>
 </head>

@@ -102,9 +102,9 @@ def picture(draw: Callable[[], Figure], *, name: str, title: str, about: str, no
     return Picture(title=title, drawing=drawing, note=note)
 
 
-def blank(height_px: float) -> Figure:
-    """Return an empty figure as wide as a page has room for."""
-    size = (WIDTH_PX / POINTS_PER_INCH, height_px / POINTS_PER_INCH)
+def blank(height_px: float, width_px: float = WIDTH_PX) -> Figure:
+    """Return an empty figure; of the usual width it fits beside another."""
+    size = (width_px / POINTS_PER_INCH, height_px / POINTS_PER_INCH)
     return Figure(figsize=size, layout="constrained")
 
 

@@ -30,6 +30,8 @@ from tonnage.replay.series import SeriesPoint
 from tonnage.units import HOUR_S, MINUTE_S, significant
 
 PLOT_PX: Final = 560
+WIDE_PX: Final = 940
+"""So that time has the width of the page."""
 HEIGHTS: Final = (3, 2, 1.2, 1.4)
 """Relative heights of the plots: replicas, demand, queue, attainment."""
 LONG_S: Final = 3 * HOUR_S
@@ -126,7 +128,7 @@ def course_picture(course: PolicyCourse, *, name: str) -> Picture:
 
 def course_figure(course: PolicyCourse) -> Figure:
     """Draw four plots with one scale of time."""
-    figure = blank(PLOT_PX)
+    figure = blank(PLOT_PX, WIDE_PX)
     plots = figure.subplots(len(HEIGHTS), 1, sharex=True, height_ratios=HEIGHTS)
     for axes, (label, draw) in zip(plots, PLOTS.items(), strict=True):
         draw(axes, course)

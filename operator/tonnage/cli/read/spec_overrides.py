@@ -10,12 +10,13 @@ from tonnage.api.spec import MAX_NAME_LENGTH, Scaling
 from tonnage.catalog.engine import newest_version
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model, full_model_name
-from tonnage.cli.console import ManifestError
+from tonnage.cli.console import ManifestError, failing
 from tonnage.cli.read.manifest import ManifestObject
 from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.manifests.names import API_VERSION
 from tonnage.sizing.expected import GUESSED_OUTPUT_TOKENS, GUESSED_PROMPT_TOKENS
 from tonnage.sizing.provenance import Figure
+from tonnage.units import tokens
 
 OPTIONS: Final = "the options"
 """Stands where else the name of a file stands."""
@@ -29,6 +30,11 @@ RATES: Final = ("requestsPerSecond", "tokensPerSecond", "tokensPerDay", "concurr
 DUTY: Final = "dutyCyclePercent"
 _PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*([.][A-Za-z0-9_/-]+)*")
 
+TOKENS: Final = frozenset({
+    "contextLength", "engine.maxNumBatchedTokens", "demand.tokensPerDay",
+    *(f"demand.{name}.{of}" for name in ("promptTokens", "outputTokens") for of in ("mean", "p99")),
+})  # fmt: skip
+"""Fields that count tokens."""
 Content = Mapping[str, Any]
 Change = tuple[str, object]
 """A dotted path below ``spec``, and the value that is put there."""
@@ -49,6 +55,9 @@ def change_of(text: str) -> Change:
         raise ManifestError(f"--set {text}: write PATH=VALUE, such as slo.timeToFirstToken.p99=2s")
     documents = read_documents(written, source=f"--set {path}")
     value = documents[0].content if documents else None
+    if path in TOKENS and isinstance(value, str | float):
+        with failing(ValueError, where=f"--set {path}: "):
+            return path, tokens(written.strip())
     return path, written.strip() if isinstance(value, float) else value
 
 
