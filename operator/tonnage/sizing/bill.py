@@ -5,17 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tonnage.catalog.price import RESERVED
-from tonnage.sizing.cost import (
-    GpuHour,
-    gpu_hour,
-    rented_hour,
-    usd_per_million_tokens,
-    usd_per_request,
-)
+from tonnage.sizing.cost import GpuHour, gpu_hour, rented_hour, usd_per_million_tokens
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin
 from tonnage.sizing.schedules import shares_of_year
-from tonnage.units import HOURS_PER_MONTH, HOURS_PER_YEAR, MILLION
+from tonnage.units import HOUR_S, HOURS_PER_MONTH, HOURS_PER_YEAR, MILLION
 
 
 def usd_per_user(*, usd: float, num_users: float) -> float:
@@ -126,9 +120,7 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
     running_usd = hour.usd * hour.gpus_paid(running, each)
     sustained = sizing.sustained_requests_per_s(running)
     served = min(asked / demand.peak_ratio, sustained) if asked else None
-    request_usd = usd_per_request(
-        usd_per_hour=mean_usd if served else running_usd, requests_per_s=served or sustained
-    )
+    request_usd = (mean_usd / served if served else running_usd / sustained) / HOUR_S
     return Bill(
         hour=hour,
         replicas=replicas,

@@ -18,15 +18,6 @@ def usd_per_million_tokens(*, usd_per_hour: float, tokens_per_s: float) -> float
     return usd_per_hour * MILLION / (HOUR_S * tokens_per_s)
 
 
-def usd_per_request(*, usd_per_hour: float, requests_per_s: float) -> float:
-    """Return the price of one request at a sustained rate.
-
-    >>> usd_per_request(usd_per_hour=36, requests_per_s=2)
-    0.005
-    """
-    return usd_per_hour / (HOUR_S * requests_per_s)
-
-
 def power_usd_per_hour(*, watts: float, usd_per_kwh: float) -> float:
     """Return the cost of drawing this power for an hour.
 

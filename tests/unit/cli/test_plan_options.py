@@ -26,7 +26,9 @@ from tonnage.cli.commands.plan import plan as plan_command
 from tonnage.cli.commands.plan_options import PlanInputOptions
 from tonnage.cli.results.checkpoint_weights import narrowed
 from tonnage.cli.results.comparing import compare_classes
-from tonnage.cli.results.savings import savings
+from tonnage.cli.results.savings import cheaper_whole, savings
+from tonnage.sizing.bill import bill
+from tonnage.sizing.plan import keep_searching
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Demand, Lengths, Workload
@@ -637,6 +639,24 @@ class TestSavings:
         # One replica of 2 GPUs, at 1.50 in an instance of 8; two of one GPU, at 0.50.
         assert (found.replicas, found.num_gpus, found.num_fewer_gpus) == (2, 2, 0)
         assert found.saved_per_hour == 2 * 1.50 - 2 * 0.50
+
+    def test_in_whole_instances_are_of_another_split_where_that_costs_less(self):
+        # Two GPUs of an instance of 8 are 1 USD of it; billed whole it is 4, two single ones 2.
+        rents = (Rent(usd_per_hour=1, num_gpus=1), Rent(usd_per_hour=4, num_gpus=8))
+        gpu, demand = a_gpu(price=Price(rents=rents)), Demand(requests_per_s=10)
+        sizing = size(a_sizing_request(gpu=gpu, demand=demand))
+        other = cheaper_whole(sizing, 1, keep_searching)
+
+        found = bill(sizing, replicas=sizing.replicas)
+        assert (found.usd_per_hour, found.usd_per_hour_whole) == (1, 4)
+        assert (other.replicas, other.gpus_per_replica, other.usd_per_hour) == (2, 1, 2)
+
+    def test_in_whole_instances_are_none_where_the_plan_fills_them_or_a_split_is_given(self):
+        single = a_gpu(price=Price(rents=(Rent(usd_per_hour=1, num_gpus=1),)))
+        large = a_gpu(price=Price(rents=(Rent(usd_per_hour=4, num_gpus=8),)))
+        for gpu, num_gpus in ((single, None), (large, 1)):
+            sizing = size(a_sizing_request(gpu=gpu, num_gpus=num_gpus))
+            assert cheaper_whole(sizing, 1, keep_searching) is None
 
     def test_are_of_gpus_without_prices(self):
         sizing = size(

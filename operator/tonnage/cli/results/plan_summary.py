@@ -66,6 +66,11 @@ def headline(answer: Planned) -> str:
     each = f" of {count_of(num_gpus, 'GPU')} ({sizing.flags.parallelism})" if num_gpus > 1 else ""
     cost = bill(sizing, replicas=answer.replicas)
     price = f", {per_hour_written(cost)}" if cost else ""
+    if other := answer.cheaper_whole:
+        price += (
+            f"; {count_of(other.replicas, 'replica')} of "
+            f"{count_of(other.gpus_per_replica, 'GPU')} cost {other.usd_per_hour:.2f} in whole ones"
+        )
     tokens = sizing.flags.max_num_batched_tokens
     is_default = tokens == default_batched_tokens(sizing.request.gpu)
     budget = "" if is_default else f", max-num-batched-tokens {tokens}"

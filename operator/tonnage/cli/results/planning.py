@@ -13,7 +13,7 @@ from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.read.references import References
 from tonnage.cli.results.alternatives import Alternative, offers
 from tonnage.cli.results.checkpoint_weights import as_stored
-from tonnage.cli.results.savings import Saving, savings
+from tonnage.cli.results.savings import Saving, cheaper_whole, savings
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.demand_outcome import capacity_figures, demand_figures
 from tonnage.explain.offload import offload_reasons
@@ -27,6 +27,7 @@ from tonnage.manifests.eviction import DISRUPTION_BUDGET, evictable, pdb_blocks_
 from tonnage.manifests.pod import deprecation
 from tonnage.manifests.roles import Running, divided_spec
 from tonnage.manifests.target import RefusedError, target_request, target_version
+from tonnage.sizing.bill import Bill
 from tonnage.sizing.errors import DoesNotFitError, SizingError, WillNotStartError
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
@@ -94,6 +95,8 @@ class Planned:
     reasons: tuple[Reason, ...]
     savings: tuple[Saving, ...] = ()
     """Changes with which the demand would cost less, the most saved first."""
+    cheaper_whole: Bill | None = None
+    """Of another split, where whole instances cost less with it."""
     why_offload: str = ""
     """Why Auto chose another KV cache in host memory than the verdict says."""
     verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
@@ -249,7 +252,8 @@ def with_savings(planned: Planned, on_search: OnSearch = keep_searching) -> Plan
     """Return the plan with what would cost less; each is a search of its own."""
     fewest = fewest_replicas(planned.deployment)
     found = savings(planned.sizing, planned.replicas, fewest=fewest, on_search=on_search)
-    return replace(planned, savings=found)
+    whole = cheaper_whole(planned.sizing, fewest, on_search)
+    return replace(planned, savings=found, cheaper_whole=whole)
 
 
 def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:

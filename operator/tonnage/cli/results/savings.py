@@ -14,7 +14,7 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of
-from tonnage.sizing.search import Cost, cheaper_splits, cost_of
+from tonnage.sizing.search import Cost, cheaper_splits, cost_of, size
 from tonnage.sizing.serving.goodput import LARGE_ERROR
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import MS_PER_S
@@ -101,6 +101,19 @@ def savings(
     known = (each for each in found if before is None or each.saved_per_hour is not None)
     less = [each for each in known if each.saved > 0 and each.replicas <= most]
     return tuple(sorted(less, key=lambda each: (-each.saved, not each.is_sure)))
+
+
+def cheaper_whole(sizing: Sizing, fewest: int, on_search: OnSearch) -> Bill | None:
+    """Return what another split costs in whole instances, where that is less than the plan's."""
+    request, replicas = sizing.request, max(sizing.replicas, fewest)
+    found = bill(sizing, replicas=replicas)
+    is_given = request.flags or request.num_gpus or request.sizes != ANY_SIZES
+    if is_given or not found or found.usd_per_hour == found.usd_per_hour_whole:
+        return None
+    whole = replace(request.gpu, price=replace(request.gpu.price, whole_nodes=True))
+    other = size(replace(request, gpu=whole), on_search=on_search)
+    least = bill(other, replicas=max(other.replicas, fewest))
+    return least if least and cents(least.usd_per_hour) < cents(found.usd_per_hour_whole) else None
 
 
 def _saving(
