@@ -34,7 +34,7 @@ from tonnage.units import GIB
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "deploy" / "examples"
 GPUS = built_in_gpus()
-FOUR = "H100,H200,L4,GH200"
+FOUR = "H100,H200,L4,H20"
 TOO_SLOW = manifest(("p95: 50ms", "p95: 5ms"))
 
 
@@ -63,7 +63,7 @@ class TestTheAnswer:
         assert [each["rank"] for each in answer["classes"]] == list(range(1, len(usd) + 1))
         assert priced == sorted(priced)
         assert usd == [*priced, *[None] * (len(usd) - len(priced))]
-        assert answer["classes"][-1]["gpu"] == "GH200"  # no public rent is known
+        assert answer["classes"][-1]["gpu"] == "H20"  # no public rent is known
 
     def test_stands_in_the_same_order_in_the_text(self):
         answer = as_json(LLAMA, options=["--gpu", FOUR])
@@ -395,3 +395,10 @@ class TestTheCommand:
         )
 
         assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
+def test_prices_of_several_clouds_are_said_to_be_such():
+    note = "prices of several clouds are compared"
+
+    assert note in printed(a_comparison(names=("H100", "GH200")), 120)
+    assert note not in printed(a_comparison(names=("H100", "H200")), 120)

@@ -191,6 +191,8 @@ def _price_notes(found: Compared) -> Iterator[str]:
     """Yield what the prices hold for, and why others are missing."""
     hours = [(each.gpu.name, bill.hour) for each in found.selection.choices if (bill := each.bill)]
     yield from price_notes(hours)
+    if len({hour.rent.provider for _, hour in hours if hour.rent and hour.rent.provider}) > 1:
+        yield "prices of several clouds are compared: --cloud NAME compares within one"
     if any(hour.rent and hour.rent.num_gpus for _, hour in hours):
         yield "prices are per GPU of the smallest instance listed that holds a replica"
     if any(hour.is_whole for _, hour in hours):
