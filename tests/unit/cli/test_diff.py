@@ -205,7 +205,7 @@ class TestBudget:
     def test_a_class_without_a_price_is_over_any(self, diff):
         # The catalogue has no price for it.
         text = llama(
-            ("gpu: H200", "gpu: A100-80GB-PCIe"),
+            ("gpu: H200", "gpu: A40"),
             ("p95: 2s", "p95: 60s"),
             ("maxReplicas: 8", "maxReplicas: 400"),
             ("p95: 50ms", "p95: 500ms"),
