@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.sizing.bill import Bill, bill
+from tonnage.sizing.edge import check_worth
 from tonnage.sizing.errors import SeveralNodesError, SizingError
 from tonnage.sizing.plan import (
     OnSearch,
@@ -103,6 +104,7 @@ def select(
         try:
             asked = on_gpu(open_request, gpu)
             sizing = size(asked, is_within_node=is_within_node, on_search=on_search)
+            check_worth(sizing)
             choices.append(Choice(sizing=sizing, fewest=fewest, most=request.max_replicas))
         except SeveralNodesError:
             over_nodes.append(gpu)

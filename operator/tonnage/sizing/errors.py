@@ -20,10 +20,10 @@ class WillNotStartError(SizingError):
 class SLOInfeasibleError(SizingError):
     """One request alone on an idle replica already misses the SLO: replicas do not help."""
 
-    def __init__(self, message: str, *, excess: float = 1.0) -> None:
+    def __init__(self, message: str, *, excess: float = 1.0, is_ttft: bool = False) -> None:
         super().__init__(message)
-        self.excess = excess
-        """What it takes over the target."""
+        self.excess, self.is_ttft = excess, is_ttft
+        """What it takes over the target, and whether that is one of TTFT."""
 
 
 class SeveralNodesError(SizingError):

@@ -274,12 +274,11 @@ class RankedCandidate:
             return top_requests_per_s(outline.widest.replica, request.workload)
         return self.coarse.goodput.requests_per_s
 
-    @property
-    def most_requests_per_s(self) -> float:
-        """What each of some replicas is taken to serve by full runs at most."""
+    def most_requests_per_s(self, doubt: float) -> float:
+        """Return what each of some replicas is taken to serve by full runs at most."""
         if not _serves_alike(self.outline.request):
             return self.outline.bound_requests_per_s
-        return SHORT_RUN_DOUBT * self.requests_per_s
+        return doubt * self.requests_per_s
 
 
 def may_serve(outline: Candidate, each_requests_per_s: float, *, on_search: OnSearch) -> bool:
@@ -288,7 +287,7 @@ def may_serve(outline: Candidate, each_requests_per_s: float, *, on_search: OnSe
     if request.flags or request.slo.is_offline or not _serves_alike(request):
         return True
     search = FlagSearch(request, outline.shard, on_search)
-    return search.can_serve(outline.widest, each_requests_per_s / SHORT_RUN_DOUBT)
+    return search.can_serve(outline.widest, each_requests_per_s)
 
 
 def finalist_of(outline: Candidate, *, on_search: OnSearch) -> RankedCandidate:
@@ -349,9 +348,11 @@ def simulate(
     served = _goodput(request, chosen, on_search)
     top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:
+        why = _what_fails(outline)
         raise SLOInfeasibleError(
             f"{request.gpu.name} {shard.parallelism}: one request alone meets the SLO, but no "
-            f"rate that is worth a replica does ({_what_fails(outline)})"
+            f"rate that is worth a replica does ({why})",
+            is_ttft=why.startswith("TTFT"),
         )
     alone = Staffing(each_requests_per_s=((1, served.requests_per_s),))
     found = outline.sizing(chosen, served, alone)
@@ -473,25 +474,28 @@ def _check_alone(request: SizingRequest, replica: Replica, idle: SteadyState) ->
     Raises:
         SLOInfeasibleError: with the latency reached and the one asked for.
     """
+    for name, target, alone_s in latencies_alone(request, replica, idle):
+        if alone_s > target.limit_s:
+            raise SLOInfeasibleError(
+                f"{name}: one request alone on {request.gpu.name} "
+                f"{replica.model.shard.parallelism} takes {format_s(alone_s)}, the SLO is "
+                f"{format_s(target.limit_s)}",
+                excess=alone_s / target.limit_s,
+                is_ttft=name == "timeToFirstToken",
+            )
+
+
+def latencies_alone(
+    request: SizingRequest, replica: Replica, idle: SteadyState
+) -> Iterator[tuple[str, Target, float]]:
+    """Yield (field, target, seconds) of what one request alone on an idle replica takes."""
     workload, slo = request.workload, request.slo
     for target in slo.tpot:
         if can_be_missed(workload, target):
-            _check_target(request, replica, "timePerOutputToken", idle.tpot_s, target)
+            yield "timePerOutputToken", target, idle.tpot_s
     for target in slo.ttft:
         prompt = min(workload.prompt.mean_tokens, workload.prompt.quantile(target.quantile))
-        own_s = own_prefill_s(replica, workload, idle, prompt)
-        _check_target(request, replica, "timeToFirstToken", own_s, target)
-
-
-def _check_target(
-    request: SizingRequest, replica: Replica, name: str, alone_s: float, target: Target
-) -> None:
-    if alone_s > target.limit_s:
-        raise SLOInfeasibleError(
-            f"{name}: one request alone on {request.gpu.name} {replica.model.shard.parallelism} "
-            f"takes {format_s(alone_s)}, the SLO is {format_s(target.limit_s)}",
-            excess=alone_s / target.limit_s,
-        )
+        yield "timeToFirstToken", target, own_prefill_s(replica, workload, idle, prompt)
 
 
 def _what_fails(outline: Candidate) -> str:

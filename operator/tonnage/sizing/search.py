@@ -3,10 +3,13 @@
 import itertools
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from tonnage.catalog.engine_speed import speed_table
 from tonnage.sizing.checks import check_request
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import (
@@ -18,6 +21,7 @@ from tonnage.sizing.errors import (
 from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import (
+    SHORT_RUN_DOUBT,
     Candidate,
     OnSearch,
     RankedCandidate,
@@ -26,6 +30,7 @@ from tonnage.sizing.plan import (
     finalist_of,
     keep_searching,
     may_serve,
+    outline_of,
     outlines_of,
     rate_asked,
     requests_per_s_asked,
@@ -33,24 +38,34 @@ from tonnage.sizing.plan import (
     size_with,
     state_at_capacity,
 )
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.request import SizingRequest, spread_of
 from tonnage.sizing.serving.staffing import ROUNDING
 from tonnage.sizing.split import Parallelism
+
+OVER_NODES: Final = 1 / 3
+"""By which share replicas over several nodes have to cost less than others: they need
+LeaderWorkerSets and a fabric between nodes, and nobody measured their steps."""
+SPEEDS: Final = tuple(step / 4 for step in range(-4, 5))
+"""Powers of the spread of speeds at which a split is costed: evenly over the range."""
+AS_STATED: Final = (0.0,)
+"""At the stated speed alone."""
 
 
 def size(
     request: SizingRequest,
     *,
     is_within_node: bool = False,
+    has_several_nodes: bool = False,
     confirms: bool = True,
     on_search: OnSearch = keep_searching,
 ) -> Sizing:
-    """Answer a request: keep the flags that run, or choose the split that costs least.
+    """Answer a request: keep the flags that run, or choose a split (``choose``).
 
-    At the demand asked, minReplicas counted; a class without a price costs its GPUs. Of equal costs
-    the smaller replica is taken, then the one that serves most. Where no demand is known it is the
-    least per token; where maxReplicas of no split serve it, the split of which these serve most.
-    More than a node is tried only when nothing smaller will do, and not ``is_within_node``.
+    At the demand asked, minReplicas counted; a class without a price costs its GPUs. Where no
+    demand is known it is the least per token; where maxReplicas of no split serve it, the split of
+    which these serve most.
+    More than a node is tried only when nothing smaller will do, and not ``is_within_node``;
+    ``has_several_nodes``: beside what is smaller.
     ``confirms``: as ``size_with`` takes it, of flags that run.
 
     Raises:
@@ -78,11 +93,12 @@ def size(
         raise InvalidParallelismError(f"{within if request.is_within_node else ''}{why}")
     refusals: list[SizingError] = []
     node = request.gpu.gpus_per_node
-    for is_beyond, each in itertools.groupby(splits, key=lambda split: split.num_gpus > node):
-        tried = list(each)
-        if is_beyond and is_within_node and next(outlines_of(request, tried, []), None):
+    beyond = [split for split in splits if split.num_gpus > node]
+    smaller = [split for split in splits if split.num_gpus <= node]
+    for tried in [list(splits)] if has_several_nodes else [smaller, beyond]:
+        if tried is beyond and is_within_node and next(outlines_of(request, tried, []), None):
             raise SeveralNodesError(f"no split within a node of {node} {request.gpu.name} serves")
-        found, refused = cheapest(request, tried, on_search)
+        found, refused = choose(request, tried, on_search)
         if found:  # what each of more replicas serves, too
             return size_with(request, found.parallelism, on_search=on_search)
         refusals += refused
@@ -95,25 +111,91 @@ Cost = tuple[bool, float]
 """Of the demand, without one of a request per s: has the split no price; USD per hour, else GPUs.
 The lowest first: a split without a price is taken only where no other serves."""
 Rank = tuple[bool, Cost, int, float]
-"""Of a split, the lowest first: is the demand beyond maxReplicas; what it costs (beyond: the less
-the more they serve); the GPUs of one replica; the less the more that one serves."""
+"""Of a split, the lowest first: is the demand beyond maxReplicas; what it costs, in the mean over
+the range of speeds that is stated (beyond: the less the more they serve); the GPUs of one replica;
+the less the more that one serves."""
+FEW_GPUS: Final = 32
+"""Of as many a whole replica less is soon known to be too few, whichever split would be taken."""
+NOTHING: Final[Rank] = (False, (False, -math.inf), 0, -math.inf)
+"""A limit that nothing is within."""
+CLEAR_DOUBT: Final = 1.1
+"""As ``SHORT_RUN_DOUBT``, of a split that has to be clearly better than a simpler one."""
 BISECTIONS: Final = 12
 NO_LIMIT: Final[Rank] = (True, (True, math.inf), sys.maxsize, math.inf)
 
 
-def rank_of_sizing(sizing: Sizing) -> Rank:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """What a split has to be within, and how that is judged."""
+
+    limit: Rank = NO_LIMIT
+    doubt: float = SHORT_RUN_DOUBT
+    """Times what short runs find, that it is taken to serve."""
+    powers: tuple[float, ...] = SPEEDS
+    is_any: bool = False
+    """The first that is found will do."""
+
+
+def rank_of_sizing(sizing: Sizing, powers: tuple[float, ...] = SPEEDS) -> Rank:
     """Return the rank of an answer."""
-    replicas = None if requests_per_s_asked(sizing) is None else sizing.replicas
+    rate = requests_per_s_asked(sizing)
     each = sizing.staffing.each(sizing.request.max_replicas or sizing.replicas)
-    return rank_by_cost(sizing.request, sizing.parallelism.num_gpus, replicas, each)
+
+    def replicas_at(speed: float) -> int:
+        return sizing.replicas if speed == 1 else sizing.replicas_for((rate or 0.0) / speed)
+
+    found = None if rate is None else replicas_at
+    return rank_by_cost(sizing.request, sizing.parallelism.num_gpus, found, each, powers)
+
+
+def complexity(split: Parallelism, gpus_per_node: int) -> tuple[bool, bool, bool, int]:
+    """Return what makes a split the less simple: nodes, a pipeline, data parallelism, kinds of it.
+
+    One GPU is simpler than tensor parallelism, and no step of data-parallel ranks was measured.
+    """
+    sizes = (split.tensor, split.pipeline, split.data, split.context)
+    kinds = sum(size > 1 for size in sizes)
+    return split.num_gpus > gpus_per_node, split.pipeline > 1, split.data > 1, kinds
+
+
+def choose(
+    request: SizingRequest,
+    splits: Iterable[Parallelism],
+    on_search: OnSearch,
+    limit: Rank = NO_LIMIT,
+) -> tuple[Sizing | None, list[SizingError]]:
+    """Return the simplest split that costs as little as any within the model's error, or why none.
+
+    What is not measured of a model or a board is the same for all of its splits: the error that
+    tells them apart is that of a measured step.
+    """
+    error = speed_table().spread_fraction["step"]
+    best: Sizing | None = None
+    refusals: list[SizingError] = []
+    level = partial(complexity, gpus_per_node=request.gpu.gpus_per_node)
+    for (is_beyond, *_), alike in itertools.groupby(sorted(splits, key=level), key=level):
+        bar = Bar(limit=limit)
+        if best is not None:
+            clearly = _clearly_below(best, max(error, OVER_NODES if is_beyond else 0))
+            bar = Bar(limit=min(limit, clearly), doubt=CLEAR_DOUBT)
+        found, refused = cheapest(request, alike, on_search, bar)
+        refusals += refused
+        best = found or best
+    return best, refusals
+
+
+def _clearly_below(sizing: Sizing, gain: float) -> Rank:
+    """Return the limit within which others cost less by a share; beyond maxReplicas, serve more."""
+    is_beyond, (has_no_price, amount), *_ = rank_of_sizing(sizing)
+    less = amount * (1 + gain) if is_beyond else amount / (1 + gain)
+    return is_beyond, (has_no_price, less), 0, -math.inf
 
 
 def cheapest(
     request: SizingRequest,
     splits: Iterable[Parallelism],
     on_search: OnSearch,
-    *,
-    limit: Rank = NO_LIMIT,
+    bar: Bar,
 ) -> tuple[Sizing | None, list[SizingError]]:
     """Return the best of some splits, leaving out what ranks higher, and what refuses others.
 
@@ -121,56 +203,87 @@ def cheapest(
     then by that, until short runs say what it may serve, until full runs say what it does, and once
     more by the rate that is shown to. What is found is best once nothing left may be better.
     """
-    queue: list[tuple[Rank, int, Parallelism | Candidate | RankedCandidate | Sizing]] = [
+    queue: list[tuple[Rank, int, Tried]] = [
         (_least_rank(request, split.num_gpus), number, split) for number, split in enumerate(splits)
     ]
     heapify(queue)
     best: Sizing | None = None
     refusals: list[SizingError] = []
     too_slow: list[SizingError] = []
-    while queue and queue[0][0] <= (rank_of_sizing(best) if best else limit):
+    within = bar.limit
+    while queue and queue[0][0] <= within:
         _, number, tried = heappop(queue)
-        if isinstance(tried, Parallelism):
-            for outline in outlines_of(request, [tried], refusals):
-                heappush(queue, (_rank_at(outline, outline.bound_requests_per_s), number, outline))
-            continue
-        if isinstance(tried, Candidate):
-            least = _least_rate(tried, rank_of_sizing(best) if best else limit)
-            if not least or may_serve(tried, least, on_search=on_search):
-                finalist = finalist_of(tried, on_search=on_search)
-                rank = _rank_at(tried, finalist.most_requests_per_s)
-                heappush(queue, (rank, number, finalist))
-            continue
         try:
-            if isinstance(tried, RankedCandidate):
-                within = rank_of_sizing(best) if best else limit
-                most = _most_replicas(tried.outline, within)
-                found = simulate(tried, most_replicas=most, on_search=on_search)
-                heappush(queue, (rank_of_sizing(found), number, found))
-                continue
-            found = confirm_targets(tried, on_search)
-            best = found if best is None else min(best, found, key=rank_of_sizing)
+            if isinstance(tried, Sizing):
+                found = confirm_targets(tried, on_search)
+                if (rank := rank_of_sizing(found, bar.powers)) <= within:
+                    best, within = found, NOTHING if bar.is_any else rank
+            else:
+                now = replace(bar, limit=within)
+                for rank, known in _tried_further(request, tried, now, on_search):
+                    heappush(queue, (rank, number, known))
         except SizingError as refusal:
-            too_slow.append(refusal)
+            (refusals if isinstance(tried, Parallelism) else too_slow).append(refusal)
     return best, [*refusals, *too_slow]
 
 
-def cheaper_splits(
-    request: SizingRequest,
-    cost: Cost,
-    *,
-    is_beyond_node: bool = False,
-    on_search: OnSearch = keep_searching,
-) -> Sizing | None:
-    """Return the best split within a node, or of several nodes, where it costs less than that.
+Tried = Parallelism | Candidate | RankedCandidate | Sizing
+"""A split, by how much is known of it."""
 
-    What bounds or short runs show to cost as much is not simulated.
+
+def _tried_further(
+    request: SizingRequest,
+    tried: Parallelism | Candidate | RankedCandidate,
+    bar: Bar,
+    on_search: OnSearch,
+) -> Iterator[tuple[Rank, Tried]]:
+    """Yield what the next, longer look says of a split, if it may still be within a limit.
+
+    Raises:
+        SizingError: it will not do.
     """
-    node = request.gpu.gpus_per_node
+    match tried:
+        case Parallelism():
+            outline = outline_of(request, tried)
+            yield _rank_at(outline, outline.bound_requests_per_s, bar.powers), outline
+        case Candidate():
+            least = _least_rate(tried, bar) / bar.doubt
+            if not least or may_serve(tried, least, on_search=on_search):
+                finalist = finalist_of(tried, on_search=on_search)
+                most_rate = finalist.most_requests_per_s(bar.doubt)
+                yield _rank_at(tried, most_rate, bar.powers), finalist
+        case RankedCandidate():
+            most = _most_replicas(tried.outline, bar)
+            found = simulate(tried, most_replicas=most, on_search=on_search)
+            yield rank_of_sizing(found, bar.powers), found
+
+
+def cheaper_splits(
+    request: SizingRequest, cost: Cost, *, on_search: OnSearch = keep_searching
+) -> Sizing | None:
+    """Return the split that a plan takes, also of several nodes, where it costs less than that.
+
+    Where no split does, which one a plan would take is not searched for.
+    """
     splits = splits_for(request, num_gpus=request.num_gpus)
-    tried = [split for split in splits if (split.num_gpus > node) == is_beyond_node]
-    found, _ = cheapest(request, tried, on_search, limit=(False, cost, 0, -math.inf))
+    bar = Bar(limit=(False, cost, 0, -math.inf), powers=AS_STATED, is_any=True)
+    has_no_price, amount = cost
+    few = amount <= FEW_GPUS * _cost_at(request, 1, 1, math.inf)[1]
+    if few and cheapest(request, splits, on_search, bar)[0] is None:
+        return None
+    limit = (has_no_price, (1 + spread_of(request)) * amount)
+    found, _ = choose(request, splits, on_search, (False, limit, 0, -math.inf))
     return found if found and cost_of(found) < cost else None
+
+
+def next_best(
+    request: SizingRequest, cost: Cost, *, on_search: OnSearch = keep_searching
+) -> Sizing | None:
+    """Return the split within a node that costs least, however simple others are, below a cost."""
+    splits = splits_for(request, num_gpus=request.num_gpus)
+    within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
+    bar = Bar(limit=(False, cost, 0, -math.inf), powers=AS_STATED)
+    return cheapest(request, within, on_search, bar)[0]
 
 
 def fewest_gpus(request: SizingRequest) -> float:
@@ -207,33 +320,39 @@ def _least_rank(request: SizingRequest, num_gpus: int) -> Rank:
     )
 
 
-def _rank_at(outline: Candidate, requests_per_s: float) -> Rank:
+def _rank_at(outline: Candidate, requests_per_s: float, powers: tuple[float, ...]) -> Rank:
     """Return the rank of a split of which each replica serves so much."""
     request, replica = outline.request, outline.widest.replica
     if requests_per_s <= 0:
         return True, (True, math.inf), outline.num_gpus, 0.0
     rate = rate_asked(request, replica, lambda: state_at_capacity(request, replica, requests_per_s))
-    replicas = None if rate is None else math.ceil(rate * (1 - ROUNDING) / requests_per_s)
-    return rank_by_cost(request, outline.num_gpus, replicas, requests_per_s)
+
+    def replicas_at(speed: float) -> int:
+        return math.ceil((rate or 0.0) * (1 - ROUNDING) / requests_per_s / speed)
+
+    found = None if rate is None else replicas_at
+    return rank_by_cost(request, outline.num_gpus, found, requests_per_s, powers)
 
 
-def _least_rate(outline: Candidate, limit: Rank) -> float:
+def _least_rate(outline: Candidate, bar: Bar) -> float:
     """Return what each replica of a split has to serve at least to be within a limit."""
     low, high = 0.0, outline.bound_requests_per_s
-    for _ in range(BISECTIONS if limit < NO_LIMIT else 0):
+    for _ in range(BISECTIONS if bar.limit < NO_LIMIT else 0):
         middle = (low + high) / 2
-        low, high = (low, middle) if _rank_at(outline, middle) <= limit else (middle, high)
+        is_within = _rank_at(outline, middle, bar.powers) <= bar.limit
+        low, high = (low, middle) if is_within else (middle, high)
     return low
 
 
-def _most_replicas(outline: Candidate, limit: Rank) -> float:
+def _most_replicas(outline: Candidate, bar: Bar) -> float:
     """Return the replicas of a split that are within a limit at most."""
-    is_beyond, (has_no_price, amount), *_ = limit
+    is_beyond, (has_no_price, amount), *_ = bar.limit
     hour = gpu_hour(outline.request.gpu, outline.num_gpus)
     if is_beyond or has_no_price is not (hour is None):
         return math.inf
     each = hour.usd_per_replica(outline.num_gpus) if hour else outline.num_gpus
-    return max(1, math.floor(amount / each)) if each else math.inf
+    most = (1 + spread_of(outline.request)) ** max(bar.powers) * amount
+    return max(1, math.floor(most / each)) if each else math.inf
 
 
 def gpus_taken(sizing: Sizing) -> float:
@@ -258,14 +377,24 @@ def costs_less(sizing: Sizing, other: Sizing, *, gain: float) -> bool:
 
 
 def rank_by_cost(
-    request: SizingRequest, num_gpus: int, replicas: int | None, requests_per_s: float
+    request: SizingRequest,
+    num_gpus: int,
+    replicas_at: Callable[[float], int] | None,
+    requests_per_s: float,
+    powers: tuple[float, ...],
 ) -> Rank:
-    """Return the rank of as many replicas, or, without a demand, of one."""
-    most = request.max_replicas
-    if replicas is not None and most is not None and replicas > most:
+    """Return the rank of as many replicas as a speed over the stated one takes; None: of one."""
+    most, spread = request.max_replicas, 1 + spread_of(request)
+    if replicas_at is None:
+        cost = _cost_at(request, num_gpus, None, requests_per_s)
+        return False, cost, num_gpus, -requests_per_s
+    if most is not None and replicas_at(1.0) > most:
         return True, (False, -requests_per_s), num_gpus, -requests_per_s
-    cost = _cost_at(request, num_gpus, replicas, requests_per_s)
-    return False, cost, num_gpus, -requests_per_s
+    is_loop = request.demand.concurrency is not None  # it asks slower engines for less
+    speeds = (1.0,) if is_loop else (spread**power for power in powers)
+    costs = [_cost_at(request, num_gpus, replicas_at(each), requests_per_s) for each in speeds]
+    amount = sum(amount for _, amount in costs) / len(costs)
+    return False, (costs[0][0], amount), num_gpus, -requests_per_s
 
 
 def _gpus_of(

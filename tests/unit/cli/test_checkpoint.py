@@ -18,7 +18,7 @@ from tonnage.cli.read.checkpoint import INDEX, Folder, checkpoint_in, read_check
 from tonnage.cli.read.hub import FIRST_BYTES, HubFiles, checkpoint_from_hub, may_lead_to
 from tonnage.cli.read.references import References
 from tonnage.cli.read.strict_yaml import read_documents
-from tonnage.cli.results.planning import PlanContext, Refused, answer
+from tonnage.cli.results.planning import PlanContext, Refused, answer, with_offers
 
 SMALL = {"num_layers": 2, "hidden": 64, "kv": 32, "ffn": 128, "vocab": 512}
 TENSORS = llama_tensors(**SMALL)
@@ -225,14 +225,16 @@ def test_what_changes_the_weights_is_offered_without_the_bytes_of_the_files():
     (document,) = read_documents(text, source="x")
     tensors = llama_tensors(num_layers=80, hidden=8192, ffn=28672)
 
+    terms = PlanContext(gpus=built_in_gpus())
     refused = answer(
         parse_model_deployment(document.content),
-        PlanContext(gpus=built_in_gpus()),
+        terms,
         References(checkpoint=a_checkpoint(tensors)),
     )
 
     assert isinstance(refused, Refused)
-    stored = {each.changes[0]: each.sizing.request.shape.stored for each in refused.offers}
+    offers = with_offers(refused, terms).offers
+    stored = {each.changes[0]: each.sizing.request.shape.stored for each in offers}
     assert stored.pop("model.weights: fp8") is None
     assert stored
     assert all(each.attention.num_tensors == 4 * 80 for each in stored.values())

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from builders import a_gpu, a_sizing_request, an_slo
-from splits import swept_costs
+from splits import mean_cost_of, swept_costs
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price
@@ -19,7 +19,7 @@ from tonnage.sizing.compare import Choice, select
 from tonnage.sizing.cost import gpu_hour, owned_hour, rented_hour
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import Flags, ask, look_up, on_gpu
-from tonnage.sizing.search import cost_of, size
+from tonnage.sizing.search import size
 from tonnage.sizing.serving.staffing import Staffing
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Slo
@@ -176,7 +176,7 @@ class TestTheSplit:
             for is_quick in (rate == quick,)
         ],
     )
-    def test_costs_as_much_as_the_cheapest_of_every_split_searched_alone(
+    def test_costs_as_much_as_the_cheapest_of_every_split_but_for_the_model_error(
         self, name, requests_per_s
     ):
         spec = a_spec("qwen3-8b-l4")
@@ -186,7 +186,9 @@ class TestTheSplit:
             max_replicas=None,
         )
 
-        assert cost_of(best_choice(request).sizing) == min(swept_costs(request))
+        _, amount = mean_cost_of(best_choice(request).sizing)
+        [_, least] = min(swept_costs(request))
+        assert least <= amount <= 1.15 * least  # of a simpler split
 
     def test_is_what_a_plan_gives_that_is_told_its_number_of_gpus(self):
         request = on_gpu(asked(a_spec("llama-3.3-70b-h200")), built_in_gpus()["H100"])

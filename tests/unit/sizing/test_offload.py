@@ -180,7 +180,16 @@ class TestAuto:
 
         def plan(has_host_cache):
             known = look_up(spec, built_in_gpus())
-            return size(ask(spec, known, has_host_cache=has_host_cache))
+            request = ask(spec, known, has_host_cache=has_host_cache)
+            if has_host_cache and demand is None:  # on as many GPUs both serve as much
+                price = request.gpu.price
+                rents = tuple(
+                    replace(each, usd_per_hour=2 * each.usd_per_hour) for each in price.rents
+                )
+                request = replace(
+                    request, gpu=replace(request.gpu, price=replace(price, rents=rents))
+                )
+            return size(request)
 
         found, said = decide_offload(spec, plan)
 

@@ -127,6 +127,7 @@ class TestTheSplit:
                 slo=OFFLINE,
                 context_tokens=65_536,
                 num_gpus=8,
+                demand=Demand(requests_per_s=16),
             )
         )
 

@@ -69,7 +69,13 @@ def init(*, question: PlanInputOptions) -> None:
     asked = asking(question, class_of(question))
     [resource] = asked.model_deployments
     guessed = resource.guessed
-    terms = terms_of(question, guessed=guessed, on_search=search_progress().counting())
+    counting = search_progress().counting()
+    terms = terms_of(
+        question,
+        guessed=guessed,
+        on_search=counting,
+        is_advice=True,
+    )
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
     parsed = parsed_model(resource, asked)

@@ -1,7 +1,7 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,13 +41,18 @@ from tonnage.cli.console import Failure, output, print_error, remark, show
 from tonnage.cli.read.manifest import load
 from tonnage.cli.results.beside import with_hours, with_today
 from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
-from tonnage.cli.results.planning import Planned, Refused, RunningState, with_savings
+from tonnage.cli.results.planning import (
+    Planned,
+    Refused,
+    RunningState,
+    with_offers,
+    with_savings,
+)
 from tonnage.cli.results.rendering import with_obstacle
 from tonnage.cli.results.rows import step_rows
 from tonnage.cli.text.beside import beside_report
-from tonnage.cli.text.plan import answer_report
+from tonnage.cli.text.plan import first_report, further_report
 from tonnage.manifests.children import has_recorded_cache
-from tonnage.sizing.plan import OnSearch
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -86,6 +91,8 @@ Examples:
 Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand within maxReplicas);
 3 invalid input; 4, 5, 6 the cluster, as for explain; 1 unexpected error.
 """
+Finish = Callable[[Planned | Refused], Planned | Refused]
+"""Adds to an answer what takes further searches."""
 SEVERAL: Final = "plan takes one GPU class, not {}; 'tonnage compare' takes several"
 NO_CLASS: Final = (
     "plan needs a GPU class: --gpu H100, for example; 'tonnage compare' ranks all of them"
@@ -126,6 +133,7 @@ def plan(*, options: PlanOptions) -> None:
         question,
         calibration=calibration_in(options.calibration_file),
         on_search=search_progress().counting(),
+        is_advice=fleet is None,
     )
     live = None
     if fleet:
@@ -136,16 +144,16 @@ def plan(*, options: PlanOptions) -> None:
             has_cache = has_recorded_cache(fleet.view.flags)
             live = RunningState(flags=fleet.flags, asks_the_same=True, has_host_cache=has_cache)
     found = [answers_for(each, asked, terms, around, live) for each in asked.model_deployments]
-    answers = [
-        roles.answered(_finished(each, terms.on_search), terms.on_search)
-        for some in found
-        for each in some
-    ]
-    if fleet:
-        answers = [with_today(each, fleet.view, terms.on_search) for each in answers]
-    if curve:
-        answers = [with_hours(each, curve, options.demand.start_s) for each in answers]
-    _print(answers, options)
+
+    def finished(first: Planned | Refused) -> Planned | Refused:
+        if isinstance(first, Refused):
+            return with_offers(first, terms)
+        each = roles.answered(with_savings(first, terms.on_search), terms.on_search)
+        each = with_today(each, fleet.view, terms.on_search) if fleet else each
+        return with_hours(each, curve, options.demand.start_s) if curve else each
+
+    answers = [_with_obstacle(each) for some in found for each in some]
+    _print(answers, finished, options)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
 
@@ -165,39 +173,59 @@ def class_of(question: PlanInputOptions, *, is_running: bool = False) -> str | N
     return names[0] if names else None
 
 
-def _finished(found: Planned | Refused, on_search: OnSearch) -> Planned | Refused:
-    """Return an answer with what keeps the operator from running it, and what would cost less."""
+def _with_obstacle(found: Planned | Refused) -> Planned | Refused:
+    """Return an answer with what keeps the operator from running it."""
     if isinstance(found, Refused):
         return found
     found = with_obstacle(found)
     for each in obstacles(found):
         remark(f"Note: {object_label(found)}: {each}")
-    return with_savings(found, on_search)
+    return found
+
+
+def _further(answer: Planned | Refused, console: "Console") -> "Iterator[RenderableType]":
+    """Yield what follows the first answer."""
+    if isinstance(answer, Planned) or answer.offers:
+        is_ascii = console.options.ascii_only
+        yield further_report(answer, is_ascii=is_ascii, width=console.width)
+    if isinstance(answer, Planned):
+        yield from beside_report(answer)
 
 
 def _parts(answers: list[Planned | Refused], console: "Console") -> "Iterator[RenderableType]":
     for number, each in enumerate(answers):
         if number:
             yield ""
-        yield answer_report(each, is_ascii=console.options.ascii_only, width=console.width)
-        if isinstance(each, Planned):
-            yield from beside_report(each)
+        yield first_report(each)
+        yield from _further(each, console)
 
 
-def _print(answers: list[Planned | Refused], options: PlanOptions) -> None:
+def _print(firsts: list[Planned | Refused], finished: Finish, options: PlanOptions) -> None:
+    """Print answers, as text each at once, and what takes further searches behind it."""
+    if options.form == "text" and options.page_file != "-":
+        answers = _shown(firsts, finished)
+    else:
+        answers = [finished(each) for each in firsts]
     if options.page_file is not None:
         from tonnage.cli.page.demand_hours import plan_page  # noqa: PLC0415  (needs an extra)
 
         write_page(options.page_file, plan_page(partial(_parts, answers), answers))
-    if options.page_file == "-":
-        return
     if options.form == "text":
-        console = output()
-        for part in _parts(answers, console):
-            show(console, part)
         return
     for each in answers:
         if isinstance(each, Refused):
             print_error(f"{object_label(each)}: {each.message}")
     rows = [row for each in answers for row in step_rows(each)]
     click.echo(serialize([each.to_dict() for each in answers], options.form, rows=rows))
+
+
+def _shown(firsts: list[Planned | Refused], finished: Finish) -> list[Planned | Refused]:
+    console, answers = output(), list[Planned | Refused]()
+    for first in firsts:
+        if answers:
+            console.print()
+        show(console, first_report(first))
+        answers.append(finished(first))
+        for part in _further(answers[-1], console):
+            show(console, part)
+    return answers

@@ -12,10 +12,13 @@ from tonnage.cli.results.checkpoint_weights import narrowed
 from tonnage.explain.demand_outcome import cost_figures
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import least_usd_per_gpu_hour
-from tonnage.sizing.errors import SizingError
+from tonnage.sizing.edge import is_hardly_used, nearest_served, slo_changes
+from tonnage.sizing.errors import SizingError, SLOInfeasibleError
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching
 from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
 from tonnage.sizing.search import fewest_gpus, size
+from tonnage.sizing.workload import Target
+from tonnage.units import MS_PER_S
 
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
 MAX_OFFERS: Final = 6
@@ -55,12 +58,14 @@ def offers(
     request: SizingRequest,
     gpus: Iterable[Gpu],
     *,
+    why: Exception | Sizing | None = None,
     fewest: int = 1,
     on_search: OnSearch = keep_searching,
 ) -> tuple[Alternative, ...]:
     """Return the changes with which the request has an answer, the cheapest first.
 
     Each as ``compare`` has it: with what it costs least, a higher maxReplicas among the changes.
+    ``why``: the refusal, or the plan for the nearest targets that are worth their price.
     ``fewest``: replicas that run whatever the demand.
     """
     most, request = request.max_replicas, replace(request, flags=None, max_replicas=None)
@@ -70,9 +75,11 @@ def offers(
         _smaller(request, on_search),
         _other_gpus(request, gpus, on_search),
     )
-    found = [replace(offer, fewest=fewest) for offer in tried]
-    cheapest = sorted(found, key=_price)[:MAX_OFFERS]
-    return tuple(_with_replicas(offer, most) for offer in cheapest)
+    later = list(_later(request, why, on_search))
+    found = [*later, *sorted(tried, key=_price)[: MAX_OFFERS - len(later)]]
+    return tuple(
+        _with_replicas(replace(offer, fewest=fewest), most) for offer in sorted(found, key=_price)
+    )
 
 
 def _with_replicas(offer: Alternative, most: int | None) -> Alternative:
@@ -97,9 +104,35 @@ def _offer(request: SizingRequest, change: str, on_search: OnSearch) -> Iterator
 
 def _try(request: SizingRequest, on_search: OnSearch) -> Sizing | None:
     try:
-        return size(request, on_search=on_search)
+        found = size(request, on_search=on_search)
     except (SizingError, CatalogError):
         return None
+    return None if is_hardly_used(found) else found
+
+
+def _later(
+    request: SizingRequest, why: Exception | Sizing | None, on_search: OnSearch
+) -> Iterator[Alternative]:
+    """Yield the nearest targets that are served at a price that they are worth."""
+    if isinstance(why, SLOInfeasibleError):
+        why = nearest_served(request, why, on_search=on_search)
+    if isinstance(why, Sizing):
+        slo = why.request.slo
+        targets = {"timeToFirstToken": slo.ttft, "timePerOutputToken": slo.tpot}
+        yield Alternative(
+            changes=tuple(
+                f"slo.{field}: {{{targets_written(targets[field])}}}"
+                for field, *_ in slo_changes(request.slo, slo)
+            ),
+            sizing=why,
+        )
+
+
+def targets_written(targets: Iterable[Target]) -> str:
+    """Write targets as a spec has them."""
+    return ", ".join(
+        f"p{each.quantile * 100:g}: {each.limit_s * MS_PER_S:.0f}ms" for each in targets
+    )
 
 
 def _newer_engine(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternative]:

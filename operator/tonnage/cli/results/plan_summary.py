@@ -64,6 +64,7 @@ def headline(answer: Planned) -> str:
     """Return the answer in a line: replicas, GPUs, slots, price."""
     sizing, num_gpus = answer.sizing, answer.sizing.flags.parallelism.num_gpus
     each = f" of {count_of(num_gpus, 'GPU')} ({sizing.flags.parallelism})" if num_gpus > 1 else ""
+    each += _of_nodes(sizing)
     cost = bill(sizing, replicas=answer.replicas)
     price = f", {per_hour_written(cost)}" if cost else ""
     if other := answer.cheaper_whole:
@@ -86,6 +87,16 @@ def headline(answer: Planned) -> str:
             f"{answer.replicas}: {line}{after}"
         )
     return f"{line}{after}"
+
+
+def _of_nodes(sizing: Sizing) -> str:
+    """Name the nodes of a replica, and what lets the operator take several."""
+    request, num_gpus = sizing.request, sizing.flags.parallelism.num_gpus
+    if num_gpus <= request.gpu.gpus_per_node:
+        return ""
+    nodes = count_of(num_nodes_of(sizing), "node")
+    is_open = request.num_gpus is None and not request.sizes.are_all_given
+    return f", {nodes} each{f', with hardware.gpusPerReplica: {num_gpus}' if is_open else ''},"
 
 
 def obstacles(answer: Planned) -> tuple[str, ...]:

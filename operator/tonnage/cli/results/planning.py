@@ -28,7 +28,13 @@ from tonnage.manifests.pod import deprecation
 from tonnage.manifests.roles import Running, divided_spec
 from tonnage.manifests.target import RefusedError, target_request, target_version
 from tonnage.sizing.bill import Bill
-from tonnage.sizing.errors import DoesNotFitError, SizingError, WillNotStartError
+from tonnage.sizing.edge import nearest_sane, why_no_plan
+from tonnage.sizing.errors import (
+    ContextTooLongError,
+    DoesNotFitError,
+    SizingError,
+    WillNotStartError,
+)
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
@@ -70,6 +76,9 @@ class PlanContext:
     """What of a spec nobody said."""
     on_search: OnSearch = keep_searching
     """Called before each run of the engine model."""
+    is_advice: bool = False
+    """Not what the operator does of itself: replicas over several nodes are no last resort, and
+    targets that are not worth their price are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,6 +141,10 @@ class Refused:
     """Nothing was sized: what was asked names something unknown, or contradicts itself."""
     assumed: tuple[str, ...] = ()
     """What is counted for parts that no rule knows: it may be why."""
+    request: SizingRequest | None = None
+    """What the ways out begin from. None: the message says what to change."""
+    why: Exception | Sizing | None = None
+    """The refusal, or the plan for the nearest targets that are worth their price."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the condition that status would hold, without its time."""
@@ -174,23 +187,14 @@ def answer(
     try:
         if spec.topology:  # where roles can be, they ask in its place
             roles_of(spec, spec.topology, request, terms, {})
-        sizing, why_offload = _decided(spec, asked, live, terms.on_search)
+        sizing, why_offload = _decided(spec, asked, live, terms)
         request = asked(sizing.request.has_host_cache)
+        sane = nearest_sane(sizing, on_search=terms.on_search) if terms.is_advice else None
     except (CatalogError, SizingError) as error:
-        return Refused(
-            deployment=deployment,
-            code=code_of(error),
-            message=f"{error}{_shorter(spec, request, error)}",
-            assumed=assumptions_written(request),
-            offers=()
-            if isinstance(error, WillNotStartError)  # its message has the flag to change
-            else offers(
-                request,
-                terms.gpus.values(),
-                fewest=fewest_replicas(deployment),
-                on_search=terms.on_search,
-            ),
-        )
+        message = f"{error}{_shorter(spec, request, error)}"
+        return _refused(deployment, request, error, message)
+    if sane is not None:
+        return _refused(deployment, request, sane, why_no_plan(sizing, sane))
     if terms.calibration is not None:
         from tonnage.estimate.calibration_file import check_key, key_of  # noqa: PLC0415  (slow)
 
@@ -208,6 +212,34 @@ def answer(
     )
 
 
+def _refused(
+    deployment: ModelDeployment, request: SizingRequest, why: Exception | Sizing, message: str
+) -> Refused:
+    says_what_to_change = isinstance(why, WillNotStartError | ContextTooLongError)
+    return Refused(
+        deployment=deployment,
+        code="SLOInfeasible" if isinstance(why, Sizing) else code_of(why),
+        message=message,
+        assumed=assumptions_written(request),
+        request=None if says_what_to_change else request,
+        why=why,
+    )
+
+
+def with_offers(refused: Refused, terms: PlanContext) -> Refused:
+    """Return the no with the ways out; each is a search of its own."""
+    if refused.request is None:
+        return refused
+    found = offers(
+        refused.request,
+        terms.gpus.values(),
+        why=refused.why,
+        fewest=fewest_replicas(refused.deployment),
+        on_search=terms.on_search,
+    )
+    return replace(refused, offers=found)
+
+
 def _shorter(spec: Spec, request: SizingRequest, error: Exception) -> str:
     """Name the flag by which a workload asks for no more context than its spec promises."""
     is_longer = spec.scale_target is not None and request.context_tokens > spec.context_length
@@ -220,15 +252,13 @@ def _decided(
     spec: Spec,
     asked: Callable[[bool], SizingRequest],
     live: RunningState | None,
-    on_search: OnSearch,
+    terms: PlanContext,
 ) -> Decided:
     """Return the plan, with or without a cache in host memory where the spec leaves that open."""
     if live is not None and live.asks_the_same:
-        sizing = _size(asked(live.has_host_cache), live, on_search)
+        sizing = _size(asked(live.has_host_cache), live, terms)
         return Decided(without_refused(spec, sizing) if live.is_rolled else sizing, RUNS_ON)
-    return decide_offload(
-        spec, lambda has_host_cache: _size(asked(has_host_cache), live, on_search)
-    )
+    return decide_offload(spec, lambda has_host_cache: _size(asked(has_host_cache), live, terms))
 
 
 def roles_of(
@@ -260,9 +290,10 @@ def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:
     return Refused(deployment=deployment, code=code_of(error), message=str(error), is_input=True)
 
 
-def _size(request: SizingRequest, live: RunningState | None, on_search: OnSearch) -> Sizing:
+def _size(request: SizingRequest, live: RunningState | None, terms: PlanContext) -> Sizing:
+    sized = partial(size, has_several_nodes=terms.is_advice, on_search=terms.on_search)
     if live is None or request.flags is not None:
-        found = size(request, on_search=on_search)
+        found = sized(request)
         if request.flags is not None:
             found.check_start()
         return found
@@ -270,8 +301,8 @@ def _size(request: SizingRequest, live: RunningState | None, on_search: OnSearch
     @cache
     def size_with(flags: Flags | None, run: bool) -> Sizing:
         if run:
-            return size(replace(request, flags=flags), on_search=on_search)
-        return size(request, on_search=on_search) if flags is None else size_with(None, False)
+            return sized(replace(request, flags=flags))
+        return sized(request) if flags is None else size_with(None, False)
 
     if live.asks_the_same:
         return size_with(live.flags, True)

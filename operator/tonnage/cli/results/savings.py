@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.catalog.gpu import CatalogError
+from tonnage.cli.results.alternatives import targets_written
 from tonnage.cli.results.checkpoint_weights import narrowed
 from tonnage.explain.demand_outcome import cost_figures
 from tonnage.sizing.bill import Bill, bill
@@ -14,10 +15,9 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of
-from tonnage.sizing.search import Cost, cheaper_splits, cost_of, size
+from tonnage.sizing.search import Cost, cheaper_splits, cost_of, next_best, size
 from tonnage.sizing.serving.goodput import LARGE_ERROR
 from tonnage.sizing.workload import Slo, Target
-from tonnage.units import MS_PER_S
 
 RELAXED: Final = 1.5
 """Times the target that decides."""
@@ -25,9 +25,6 @@ CACHED_FRACTION: Final = 0.5
 """Of the prompts, that is tried where none is said to be cached."""
 NUM_ERRORS: Final = 2
 """Standard errors of goodput that a saving is more than."""
-OVER_NODES: Final = 0.75
-"""Of the cost within a node, for replicas over several: they need LeaderWorkerSets and a fabric
-between nodes, and nobody measured their steps."""
 TRAFFIC_FIELD: Final = "demand.cachedPromptPercent"
 SIZE_FIELD: Final = "hardware.gpusPerReplica"
 SLO_FIELDS: Final = {"TimePerOutputToken": "tpot", "TimeToFirstToken": "ttft"}
@@ -99,7 +96,12 @@ def savings(
     )
     most = sizing.request.max_replicas or math.inf
     known = (each for each in found if before is None or each.saved_per_hour is not None)
-    less = [each for each in known if each.saved > 0 and each.replicas <= most]
+    less = [
+        # Of the same request a simpler split was taken: the other saves less than the error.
+        replace(each, is_sure=False) if each.sizing.request == sizing.request else each
+        for each in known
+        if each.saved > 0 and each.replicas <= most
+    ]
     return tuple(sorted(less, key=lambda each: (-each.saved, not each.is_sure)))
 
 
@@ -153,16 +155,12 @@ def _answers(sizing: Sizing, cost: Cost, on_search: OnSearch) -> Iterator[tuple[
 
 
 def _other_split(sizing: Sizing, cost: Cost, on_search: OnSearch) -> Sizing | None:
-    """Return a split within a node in place of one that was given, else one of several nodes."""
+    """Return the split in place of one that was given, else one that a simpler one goes before."""
     request = sizing.request
+    if request.num_gpus is None and request.sizes == ANY_SIZES:
+        return next_best(request, cost, on_search=on_search)
     free = replace(on_gpu(request, request.gpu), sizes=ANY_SIZES)
-    if request.num_gpus is not None or request.sizes != ANY_SIZES:
-        return cheaper_splits(free, cost, on_search=on_search)
-    if sizing.parallelism.num_gpus > request.gpu.gpus_per_node:
-        return None  # the plan chose among these
-    has_no_price, amount = cost
-    worth = (has_no_price, OVER_NODES * amount)
-    return cheaper_splits(free, worth, is_beyond_node=True, on_search=on_search)
+    return cheaper_splits(free, cost, on_search=on_search)
 
 
 def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
@@ -192,7 +190,5 @@ def _relaxed_slos(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
         for each in getattr(slo, name)
     )
     changed = Slo(**{"ttft": slo.ttft, "tpot": slo.tpot, name: targets})
-    written = ", ".join(
-        f"p{each.quantile * 100:g}: {each.limit_s * MS_PER_S:.0f}ms" for each in targets
-    )
+    written = targets_written(targets)
     yield f"slo.{SPEC_FIELDS[name]}: {{{written}}}", replace(sizing.request, slo=changed)

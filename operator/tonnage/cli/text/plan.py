@@ -33,17 +33,28 @@ ORIGIN_STYLE = {
 }
 
 
-def plan_report(answer: Planned, *, is_ascii: bool = False, width: int = WIDEST) -> RenderableType:
-    """Return the whole answer: headline, questions in order, inputs, plan."""
+def first_report(answer: Planned | Refused) -> RenderableType:
+    """Return what is known at once: the headline and figures at the demand, or why it is no."""
+    if isinstance(answer, Refused):
+        message = Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
+        return Group(_title(answer), message, *_assumed(answer.assumed))
+    style = "yellow" if words.is_short(answer) or words.obstacles(answer) else "green"
+    return Group(
+        _title(answer),
+        Text(words.headline(answer), style=style),
+        *_assumed(assumptions_written(answer.sizing.request)),
+        indent(grid(demand_rows(answer.sizing, answer.replicas), Column(no_wrap=True))),
+    )
+
+
+def _plan_report(answer: Planned, *, is_ascii: bool, width: int) -> RenderableType:
+    """Return what costs less, questions in order, inputs, plan."""
     sizing = answer.sizing
     figures: dict[int, RenderableType] = {
         0: memory_bar(sizing, is_ascii=is_ascii, width=width - INDENT),
         2: batch_table(sizing),
     }
-    style = "yellow" if words.is_short(answer) or words.obstacles(answer) else "green"
-    parts: list[RenderableType] = [_title(answer), Text(words.headline(answer), style=style)]
-    parts += _assumed(assumptions_written(sizing.request))
-    parts += [indent(grid(demand_rows(sizing, answer.replicas), Column(no_wrap=True)))]
+    parts: list[RenderableType] = []
     for is_traffic, (title, head) in SAVINGS.items():
         if found := [each for each in answer.savings if each.is_traffic == is_traffic]:
             cells = map(words.saving_cells, found)
@@ -102,26 +113,22 @@ def _reason(reason: Reason) -> tuple[Text, Text]:
     return Text(reason.code, style=style), Text(reason.message, style=style)
 
 
-def refusal_report(answer: Refused) -> RenderableType:
-    """Return the no: why, with the numbers, and what would make it a yes."""
-    message = Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
-    parts: list[RenderableType] = [_title(answer), message, *_assumed(answer.assumed)]
-    if answer.offers:
-        offers = (("\n".join(each.changes), *words.offer_numbers(each)) for each in answer.offers)
-        parts += section("Ways out, the cheapest first", _changes(words.OFFER_NUMBERS, offers))
-        hours = (
-            (each.sizing.request.gpu.name, cost.hour)
-            for each in answer.offers
-            if (cost := each.bill)
-        )
-        parts += [indent(Text(note, style=DIM)) for note in price_notes(hours)]
-    return Group(*parts)
+def _refusal_report(answer: Refused) -> RenderableType:
+    """Return what would make the no a yes."""
+    offers = (("\n".join(each.changes), *words.offer_numbers(each)) for each in answer.offers)
+    hours = (
+        (each.sizing.request.gpu.name, cost.hour) for each in answer.offers if (cost := each.bill)
+    )
+    return Group(
+        *section("Ways out, the cheapest first", _changes(words.OFFER_NUMBERS, offers)),
+        *(indent(Text(note, style=DIM)) for note in price_notes(hours)),
+    )
 
 
-def answer_report(
+def further_report(
     answer: Planned | Refused, *, is_ascii: bool = False, width: int = WIDEST
 ) -> RenderableType:
-    """Return one answer, whatever it is."""
+    """Return what follows the first answer, whatever it is."""
     if isinstance(answer, Refused):
-        return refusal_report(answer)
-    return plan_report(answer, is_ascii=is_ascii, width=width)
+        return _refusal_report(answer)
+    return _plan_report(answer, is_ascii=is_ascii, width=width)
