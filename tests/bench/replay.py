@@ -35,15 +35,15 @@ from replay_runs import Draw, Job, all_done, read, told
 
 from tonnage.replay.policy import (
     BEST_STATIC,
+    FCFS,
     IN_TIME,
-    NEWEST_FIRST,
     TONNAGE,
     UnknownPolicyError,
     policy_of,
 )
 
 POLICIES = (
-    TONNAGE, NEWEST_FIRST, IN_TIME, BEST_STATIC, "hpa-concurrency", "keda-epp-queue",
+    TONNAGE, FCFS, IN_TIME, BEST_STATIC, "hpa-concurrency", "keda-epp-queue",
     "llmd-slo", "wva2", "wva-queueing", "dynamo-classic", "ray", "true-rate", "wva-throughput",
     "llm-scaling-manager",
 )  # fmt: skip

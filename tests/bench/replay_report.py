@@ -11,7 +11,7 @@ from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 
-from tonnage.replay.policy import BEST_STATIC, IN_TIME, NEWEST_FIRST, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, FCFS, IN_TIME, TONNAGE
 from tonnage.replay.scenario import LOST_SCRAPES
 from tonnage.units import HOUR_S, significant
 
@@ -19,7 +19,7 @@ Found = Mapping[Draw, Mapping[str, Run]]
 """The runs of a draw, by policy."""
 IN_HINDSIGHT = frozenset({BEST_STATIC, KNOWS_TRUTH})
 """What is handed the traffic, or what a replica serves."""
-BESIDE = IN_HINDSIGHT | {NEWEST_FIRST, IN_TIME}
+BESIDE = IN_HINDSIGHT | {FCFS, IN_TIME}
 """What nobody competes with: another queue or refusals, which any autoscaler could have, and what
 is handed the traffic or what a replica serves."""
 EVEN = 0.005
@@ -41,7 +41,7 @@ Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
   {TARGET:.0%}. worst hour: the least share in any 60 minutes, of all seeds.
 - of peak: GPU-hours over those of `{BEST_STATIC}`, in hindsight the smallest constant fleet that
   keeps the target.
-- `{KNOWS_TRUTH}` is handed what a replica truly serves. `{NEWEST_FIRST}` and `{IN_TIME}` are
+- `{KNOWS_TRUTH}` is handed what a replica truly serves. `{FCFS}` and `{IN_TIME}` are
   Tonnage with another order of the queue, and with engines that refuse at once what would be late
   (refused counts as missed). Engines of any policy could do so: both are shown, and not compared.
 - With several seeds: medians, ratios each seed by itself. Not all policies have the same

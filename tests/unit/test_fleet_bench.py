@@ -6,7 +6,7 @@ import pytest
 from tonnage.sizing.serving.arrivals import requests
 
 NUM_OBJECTS, NUM_QUESTIONS = 12, 2
-WARM_TICKS = 88
+WARM_TICKS = 92
 """Until other flags were searched for, once: ten minutes after constants were asked with last."""
 CHECK_TICKS = 20
 """In which the children of each object are looked at once or twice: 5 minutes."""

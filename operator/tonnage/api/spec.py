@@ -633,4 +633,6 @@ class Spec(ApiModel):
         )
         if digestible.get("pods") == {} and self.pods != Pods():
             del digestible["pods"]  # they say nothing that a template holds
+        if self.engine and self.engine.queue == "fcfs":
+            del digestible["engine"]["queue"]  # what ran before there were others, and is not said
         return digestible

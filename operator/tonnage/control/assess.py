@@ -31,6 +31,7 @@ from tonnage.control.measure.handover import untaken_reasons, without_waiting_fo
 from tonnage.control.measure.remembered import with_observed
 from tonnage.control.measure.traffic import measure_traffic, observe_engines
 from tonnage.control.observe.ownership import may_act
+from tonnage.control.observe.queue import queue_reasons
 from tonnage.control.size.chosen import (
     choose,
     choose_running,
@@ -246,6 +247,7 @@ def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tup
         *drain_reasons(found, chosen),
         *pdb_blocks_eviction(chosen.model),
         *deprecation(chosen.model),
+        *queue_reasons(found.state),
         *untaken_reasons(found.state.engines),
     )
 

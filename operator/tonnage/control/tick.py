@@ -37,6 +37,7 @@ from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
 from tonnage.control.observe.ownership import as_owned, may_act
+from tonnage.control.observe.queue import with_settled_queue
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.fair_order import search_in_fair_order
 from tonnage.control.write.results import fate, with_object_results
@@ -101,7 +102,9 @@ def assess_fleet(
 ) -> tuple[Assessment, ...]:
     """Take every object through the steps up to a decision; ``objects``: remembered, by UID."""
     asker = asker or SizingCache()
-    fleet, known = _recall(as_owned(fleet), objects)
+    owned = as_owned(fleet)
+    owned = replace(owned, models=tuple(map(with_settled_queue, owned.models)))
+    fleet, known = _recall(owned, objects)
     sizings = {
         state.view.uid: _size(state, fleet, known[state.view.uid], asker)
         for state in search_in_fair_order(fleet.models, known)

@@ -62,6 +62,8 @@ class Serving:
     """Over which a replica runs, a process with its GPUs on each."""
     host_cache_gib: int = 0
     """Of the host's memory for the cache of a replica, with all its ranks."""
+    queue_class_s: float = 0.0
+    """How long arrivals make a class, of which the newest is admitted first; 0: in order."""
 
 
 def engine_arguments(
@@ -108,7 +110,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield from ("--data-parallel-size", str(split.data))
     if serving.has_whole_experts:
         yield "--enable-expert-parallel"
-    yield from queue_arguments(spec, flags.max_num_queued_tokens)
+    yield from queue_arguments(serving.queue_class_s, flags.max_num_queued_tokens)
     yield from role_arguments(spec)
     yield from offload_arguments(serving.host_cache_gib / split.data)
     if spec.engine and spec.engine.speculative:

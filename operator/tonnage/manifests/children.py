@@ -33,15 +33,16 @@ from tonnage.manifests.workload import GROUPS, template_in, workload_over
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
+from tonnage.sizing.expected import FCFS, newest_first_s, queue_of, with_queue
 from tonnage.sizing.offload import host_cache_gib
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import HALF_TYPES, Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.units import count_of
+from tonnage.units import HOUR_S, count_of
 
 DIGEST_LENGTH = 16
-HOST_CACHE = "hostCache"
+HOST_CACHE, QUEUE_CLASS = "hostCache", "queueClassSeconds"
 """Among the flags of the annotation."""
 
 
@@ -85,16 +86,34 @@ def _digest_of(spec: Spec) -> str:
 
 
 def _written_spec(spec: Spec) -> str:
-    return json.dumps(spec.to_digestible(), sort_keys=True)
+    return json.dumps(_digestible(spec), sort_keys=True)
+
+
+def _digestible(spec: Spec) -> dict[str, Any]:
+    """Return what a pod template is made from, with the queue that it gets."""
+    return with_queue(spec, queue_of(spec).name).to_digestible()
+
+
+def recorded_queue(made_from: str | None) -> str:
+    """Return the queue of the engines that run, by the annotation."""
+    engine = (_made_part(made_from) or {}).get("engine")
+    named = engine.get("queue") if isinstance(engine, dict) else None
+    return str(named or FCFS)
 
 
 def deployment(
-    model: ModelDeployment, sizing: Sizing, site: Site, *, drain_s: int | None = None
+    model: ModelDeployment,
+    sizing: Sizing,
+    site: Site,
+    *,
+    drain_s: int | None = None,
+    class_s: float | None = None,
 ) -> Manifest:
     """Return the workload for a plan, without ``replicas``: those go through ``/scale`` only.
 
     A Deployment, or a LeaderWorkerSet where a replica takes more GPUs than a node has. ``drain_s``:
-    that its pods get to finish what they answer; None: the longest answer says.
+    that its pods get to finish what they answer; None: the longest answer says. ``class_s``: how
+    long arrivals make a class, where the newest is first; None: the SLO says.
 
     Raises:
         NotServableError: the engine's version or the cluster runs no replica over several nodes, or
@@ -102,7 +121,10 @@ def deployment(
     """
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
+    own_class_s = newest_first_s(model.spec)
+    class_s = class_s or own_class_s if own_class_s else 0.0
     figures = _figures(model.spec.model, sizing, site, drain_s)
+    figures = replace(figures, serving=replace(figures.serving, queue_class_s=class_s))
     placed = together(model.spec.pods or Pods())
     if figures.workload.is_group:
         _check_name(model)
@@ -115,7 +137,7 @@ def deployment(
     annotations = {
         **placed,
         DIGEST_ANNOTATION: spec_digest(model),
-        FLAGS_ANNOTATION: write_flags(figures.flags, figures.serving.host_cache_gib),
+        FLAGS_ANNOTATION: write_flags(figures.flags, figures.serving.host_cache_gib, class_s),
         DRAIN_ANNOTATION: str(drain_s),
         SPEC_ANNOTATION: _written_spec(model.spec),
     }
@@ -363,8 +385,11 @@ def _quantization(sizing: Sizing) -> str | None:
     )
 
 
-def write_flags(flags: Flags, host_cache_gib: int = 0) -> str:
-    """Write for the annotation what is chosen: flags, and host memory for a cache; 0: none."""
+def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> str:
+    """Write for the annotation what is chosen, and what a host cache and the queue have; 0: none.
+
+    ``class_s``: of arrivals, of which the newest is admitted first.
+    """
     split = flags.parallelism
     figures = {
         "maxNumSeqs": flags.max_num_seqs,
@@ -380,16 +405,36 @@ def write_flags(flags: Flags, host_cache_gib: int = 0) -> str:
         "contextTokens": flags.context_tokens,
         "isCured": flags.is_cured,
         HOST_CACHE: host_cache_gib,
+        QUEUE_CLASS: class_s,
     }
     return json.dumps({name: figure for name, figure in figures.items() if figure})
 
 
 def has_recorded_cache(text: str | None) -> bool:
     """Tell whether what runs has a KV cache in host memory, by the annotation."""
+    return bool(_recorded(text, HOST_CACHE))
+
+
+def recorded_class_s(text: str | None) -> float | None:
+    """Return how long arrivals make a class in what runs, by the annotation; None: not recorded."""
+    found = _recorded(text, QUEUE_CLASS)
+    return found if isinstance(found, float) and 0 < found < HOUR_S else None
+
+
+def class_to_write_s(model: ModelDeployment, text: str | None) -> float | None:
+    """Return the class that a template is to have, so that a small change of targets rolls no pod.
+
+    None: that of the SLO. What runs stays while it is between half and twice of that.
+    """
+    running_s, wanted_s = recorded_class_s(text), newest_first_s(model.spec)
+    return running_s if running_s and wanted_s / 2 <= running_s <= 2 * wanted_s else None
+
+
+def _recorded(text: str | None, name: str) -> Any:
     try:
-        return bool(json.loads(text or "")[HOST_CACHE])
+        return json.loads(text or "")[name]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return False
+        return None
 
 
 def flags_from_annotation(text: str) -> Flags | None:
@@ -422,13 +467,13 @@ def differs_in_pods(model: ModelDeployment, made_from: str | None) -> bool:
 
     Nothing is sized by these. Where nobody can read what it was made from, the answer is no.
     """
-    made, asked = _made_part(made_from), model.spec.to_digestible()
+    made, asked = _made_part(made_from), _digestible(model.spec)
     return made is not None and {**made, "pods": None} == {**asked, "pods": None}
 
 
 def replaces_pods(model: ModelDeployment, made_from: str | None) -> bool:
     """Tell whether ``pods`` differ in what a pod template holds."""
-    specs = (_made_part(made_from) or {}, model.spec.to_digestible())
+    specs = (_made_part(made_from) or {}, _digestible(model.spec))
     made, asked = ({**(spec.get("pods") or {}), "maxSurge": None} for spec in specs)
     return made != asked
 
@@ -444,9 +489,9 @@ def _made_part(made_from: str | None) -> dict[str, Any] | None:
 def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeployment | None:
     """Return the model whose engines run, by the annotation: with today's SLO, demand and bounds.
 
-    With the SLO of its time where the engines' queue goes by that, or they had another role.
-    Without the demand where that is too long for what runs. None: nobody wrote down what they were
-    made from, or it has a form of another version.
+    With the SLO of its time where the engines refuse by that, or had another role. Without the
+    demand where that is too long for what runs. None: nobody wrote down what they were made from,
+    or it has a form of another version.
     """
     spec = model.spec.to_dict()
     for today in (("slo", "scaling", "demand"), ("slo", "scaling")):
@@ -454,10 +499,13 @@ def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeploym
         try:
             made = json.loads(made_from or "")
             engine, role = made.get("engine") or {}, (spec.get("engine") or {}).get("role")
-            goes_by_slo = (engine.get("queue"), engine.get("admission")) != (None, None)
-            if goes_by_slo or engine.get("role") != role:
-                kept["slo"] = made.get("slo", {}) | _attainment_of(spec)
+            slo = made.get("slo", {})
+            if engine.get("admission") is not None or engine.get("role") != role:
+                kept["slo"] = slo | _attainment_of(spec)
+            elif recorded_queue(made_from) != FCFS:  # which needs a TTFT target
+                kept["slo"] = {"timeToFirstToken": slo["timeToFirstToken"]} | kept.get("slo", {})
             pods = {key: value for key, value in made.items() if key not in {"slo", "demand"}}
+            pods["engine"] = {**engine, "queue": recorded_queue(made_from)}
             found = Spec.model_validate_json(json.dumps(pods | kept), extra="ignore")
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
             continue

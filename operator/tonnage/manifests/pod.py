@@ -138,10 +138,10 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     return {
         "name": CONTAINER,
         "image": image,
-        "command": queue_command(spec),
+        "command": queue_command(figures.serving.queue_class_s),
         "args": engine_arguments(spec, figures.flags, serving, is_worker=is_worker),
         **({} if is_worker else ports),
-        "env": environment(pods, queue_environment(spec)),
+        "env": environment(pods, queue_environment(figures.serving.queue_class_s)),
         "resources": {"limits": {"nvidia.com/gpu": str(num_gpus)}},
         **({} if is_worker else _probes(figures.startup_s)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none

@@ -11,9 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Final
 
-from tonnage.api.spec import Spec
 from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE, MODULE_VARIABLE, QUEUE_MODULE
-from tonnage.sizing.expected import newest_first_s
 
 COMMAND: Final = ("vllm", "serve")
 """Said for every image: the entrypoint of 0.11.0 is another server, which takes no model by its
@@ -21,31 +19,32 @@ place and would serve its own default."""
 FOLDER: Final = "/dev/shm/tonnage"  # noqa: S108 - a volume of the pod's own, which any user may write
 
 
-def queue_arguments(spec: Spec, max_queued_tokens: int | None) -> Iterator[str]:
+def queue_arguments(class_s: float, max_queued_tokens: int | None) -> Iterator[str]:
     """Yield the flags: who goes first, and when who comes is refused.
+
+    ``class_s``: how long arrivals make a class, of which the newest is first; 0: in order.
 
     Sources:
         [vllm-source] v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in
         entrypoints/openai/api_server.py, since 0.29 entrypoints/serve/middleware/register.py;
         v1/engine/async_llm.py check_admission.
     """
-    if newest_first_s(spec):
+    if class_s:
         yield from ("--scheduling-policy", "priority", "--middleware", MIDDLEWARE)
     if max_queued_tokens is not None:
         yield from ("--max-num-queued-tokens", str(max_queued_tokens))
 
 
-def queue_command(spec: Spec) -> list[str]:
+def queue_command(class_s: float) -> list[str]:
     """Return what is run: vLLM, or what checks and writes the module and becomes vLLM."""
-    if not newest_first_s(spec):
+    if not class_s:
         return list(COMMAND)
     digest = hashlib.sha256(_in_pod(QUEUE_MODULE).encode()).hexdigest()
     return ["python3", "-I", "-c", _in_pod("start"), digest, *COMMAND]
 
 
-def queue_environment(spec: Spec) -> dict[str, str]:
+def queue_environment(class_s: float) -> dict[str, str]:
     """Return the variables: the module, where it is to be, and how long arrivals make a class."""
-    class_s = newest_first_s(spec)
     if not class_s:
         return {}
     return {

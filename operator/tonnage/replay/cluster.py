@@ -3,8 +3,9 @@
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -15,7 +16,7 @@ from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import flags_from_annotation
-from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION
+from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION, SPEC_ANNOTATION
 from tonnage.replay.ground_truth import GroundTruth, Machine, machine
 from tonnage.replay.simulated_metrics import EngineCounters, Ladders
 from tonnage.replay.traffic import Traffic
@@ -88,6 +89,8 @@ class Template:
     flags: Flags
     flags_text: str
     digest: str
+    made_from: str
+    """The spec as recorded; empty: nobody did."""
     machine: Machine
 
 
@@ -166,11 +169,10 @@ class SimulatedCluster:
         """Do what a tick wants written to the Deployment."""
         if writes.template is not None:
             annotations = writes.template["metadata"]["annotations"]
-            text = annotations[FLAGS_ANNOTATION]
-            flags = flags_from_annotation(text)
+            flags = flags_from_annotation(annotations[FLAGS_ANNOTATION])
             if flags is None:
-                raise ValueError(f"the template's flags are {text}")
-            self._take(flags, text=text, digest=annotations[DIGEST_ANNOTATION])
+                raise ValueError(f"the template's flags are {annotations[FLAGS_ANNOTATION]}")
+            self._take(flags, annotations)
             if writes.creates:
                 self.replicas = writes.first_replicas or 0
         if writes.scale is not None:
@@ -192,11 +194,12 @@ class SimulatedCluster:
         self.generation += 1
         self._reconcile(self.template, at_s)
 
-    def _take(self, flags: Flags, *, text: str = "", digest: str = "") -> None:
+    def _take(self, flags: Flags, annotations: Mapping[str, str] = MappingProxyType({})) -> None:
         self.template = Template(
             flags=flags,
-            flags_text=text,
-            digest=digest,
+            flags_text=annotations.get(FLAGS_ANNOTATION, ""),
+            digest=annotations.get(DIGEST_ANNOTATION, ""),
+            made_from=annotations.get(SPEC_ANNOTATION, ""),
             machine=machine(self.request, flags, self.served.truth),
         )
         self.generation += 1

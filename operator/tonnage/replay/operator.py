@@ -152,6 +152,7 @@ def deployment_view(cluster: SimulatedCluster, at_s: float) -> DeploymentView | 
         total=len(kept),
         digest=template.digest,
         flags=template.flags_text,
+        made_from=template.made_from,
         gpus_per_replica=template.machine.num_gpus,
         template_managers=frozenset(),
         template_digest=template.flags_text,

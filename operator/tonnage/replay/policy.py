@@ -15,9 +15,10 @@ from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
 from tonnage.units import count_of
 
 TONNAGE, STATIC, BEST_STATIC = "tonnage", "static", "best-static"
-NEWEST_FIRST, IN_TIME = "newest-first", "in-time"
+FCFS, NEWEST_FIRST, IN_TIME = "fcfs", "newest-first", "in-time"
 OWN: Final[Mapping[str, str]] = {
     TONNAGE: "the operator itself, with its default settings",
+    FCFS: "tonnage with engine.queue: fcfs, for all else the same",
     NEWEST_FIRST: "tonnage with engine.queue: newestFirst, for all else the same",
     IN_TIME: "tonnage with engine.admission: inTime, for all else the same",
     STATIC: "static:N, so many replicas all the time",
@@ -25,6 +26,7 @@ OWN: Final[Mapping[str, str]] = {
 }
 OWN_CLASS: Final = "a class of your own, by its Python module; a number after it is handed to it"
 OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
+    FCFS: ("queue", "fcfs"),
     NEWEST_FIRST: ("queue", "newestFirst"),
     IN_TIME: ("admission", "inTime"),
 }
@@ -106,7 +108,7 @@ def _number(name: str, written: str) -> float:
 
 def default_policies(spec: Spec) -> tuple[Policy, ...]:
     """Return what a replay compares where nothing is asked for: no other queue where none is."""
-    runs = {NEWEST_FIRST} if newest_first_s(spec) else set()
+    runs = {NEWEST_FIRST if newest_first_s(spec) else FCFS}
     runs |= {IN_TIME} if refuses_late(spec) else set()
     hidden = runs if slo_of(spec).ttft else OTHER_QUEUES.keys()
     return tuple(Policy(name=name) for name in DEFAULT if name not in hidden)

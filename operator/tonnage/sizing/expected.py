@@ -1,7 +1,12 @@
 """What a spec expects: the traffic, the SLO targets, and how the engine is to decode."""
 
+from typing import Final, Literal, NamedTuple
+
+from tonnage.api.pods import EngineSpec
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Percentiles, Spec
+from tonnage.catalog.engine import newest_version, parse_version
+from tonnage.catalog.gpu import CatalogError
 from tonnage.memoize import memoize
 from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.speculation import Speculation
@@ -11,6 +16,9 @@ from tonnage.units import DAY_S, seconds
 PERCENT = 100
 GUESSED_PROMPT_TOKENS = 2048
 GUESSED_OUTPUT_TOKENS = 512
+FCFS: Final = "fcfs"
+SINCE_SAFE_PRIORITIES: Final = (0, 12)
+"""Versions before take up a preempted request as if its cache were still there."""
 CLASS_PER_TARGET = 1.25
 """Length of a class of arrivals over the shortest TTFT target. At n times the capacity who comes
 last of a class waits (1 - 1/n) of it: up to five times no longer than the target."""
@@ -30,13 +38,61 @@ def _targets(given: Percentiles | None) -> tuple[Target, ...]:
     return tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in limits.items())
 
 
+class Queue(NamedTuple):
+    """Which queued request starts first."""
+
+    name: Literal["fcfs", "newestFirst"]
+    why: str = ""
+    """Empty: the spec names it."""
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.why}" if self.why else self.name
+
+
+@memoize
+def queue_of(spec: Spec) -> Queue:
+    """Return the queue of engines that start now, and why where the spec leaves it open."""
+    if spec.engine is None or spec.engine.queue == "auto":
+        why = _why_in_order(spec, spec.engine)
+        in_time = "more requests meet the TTFT target in an overload"
+        return Queue(FCFS, why) if why else Queue("newestFirst", in_time)
+    return Queue(spec.engine.queue)
+
+
+def _why_in_order(spec: Spec, engine: EngineSpec | None) -> str:
+    """Return why engines serve the oldest request first; empty: they need not."""
+    if engine is None:
+        return "Tonnage does not write the flags of a scaleTarget"
+    if not slo_of(spec).ttft:
+        return "the spec has no TTFT target"
+    if engine.admission == "inTime":
+        return "admission inTime refuses requests that would wait for too long"
+    try:
+        version = parse_version(engine.known_version)
+    except CatalogError as unknown:
+        return str(unknown)
+    if SINCE_SAFE_PRIORITIES <= version <= parse_version(newest_version()):
+        return ""
+    first = ".".join(map(str, SINCE_SAFE_PRIORITIES))
+    known = f"newestFirst is proven with vLLM {first} to {newest_version()}"
+    return f"{known}, not with {engine.known_version}"
+
+
+@memoize
+def with_queue(spec: Spec, name: str) -> Spec:
+    """Return a spec that names the queue of its engines."""
+    if spec.engine is None or spec.engine.queue == name:
+        return spec
+    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"queue": name})})
+
+
 def newest_first_s(spec: Spec) -> float:
     """Return how long arrivals make a class, of which the newest is admitted first; 0: fcfs.
 
     Shorter classes serve less below capacity; in longer ones who comes last waits too long above
     it (decision 69).
     """
-    if spec.engine is None or spec.engine.queue != "newestFirst":
+    if queue_of(spec).name == FCFS:
         return 0.0
     return CLASS_PER_TARGET * min((each.limit_s for each in slo_of(spec).ttft), default=0.0)
 

@@ -8,10 +8,15 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention, ModelShape
-from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of, transfer_s_of
+from tonnage.sizing.expected import (
+    SINCE_SAFE_PRIORITIES,
+    newest_first_s,
+    refuses_late,
+    slo_of,
+    transfer_s_of,
+)
 from tonnage.sizing.switches import switches_in
 
-SINCE_SAFE_PRIORITIES: Final = (0, 12)
 SINCE_SHORT_LEASES: Final = (0, 22)
 SINCE_COUNTED_REFUSALS: Final = (0, 32)
 SINCE_WHOLE_HOST_CACHES: Final = (0, 31)

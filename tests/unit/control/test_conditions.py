@@ -576,10 +576,10 @@ class TestScaling:
         found = assessed(a_state(most, load=5, live=a_deployment_body()))
 
         assert said("ScalingLimited", found) == ("True", "MaxReplicas")
-        # Five for the demand, a sixth for what will wait until they are Ready.
+        # Five for the demand, three for what will wait until they are Ready.
         message = shown(found)["ScalingLimited"].message
         assert message.startswith("maxReplicas allows 3; ")
-        assert "needs 7; " in message
+        assert "needs 8; " in message
 
     def test_is_limited_by_a_disruption_budget_that_takes_more_replicas(self):
         pods = {"disruptionBudget": {"minAvailable": 2}}

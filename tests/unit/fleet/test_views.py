@@ -28,6 +28,7 @@ from tonnage.fleet.views import (
     replica_set_view,
 )
 from tonnage.manifests.children import flags_from_annotation, spec_digest
+from tonnage.sizing.expected import with_queue
 
 
 def test_a_pod_is_on_a_node_once_it_is_bound():
@@ -85,7 +86,8 @@ class TestDeployment:
         assert not view.is_rolling
         assert view.problems == ()
         assert json.loads(view.template)["spec"]["containers"][0]["name"] == "vllm"
-        assert json.loads(view.made_from) == a_model().spec.to_digestible()
+        named = with_queue(a_model().spec, "newestFirst")
+        assert json.loads(view.made_from) == named.to_digestible()
 
     def test_of_groups_without_a_template_for_leaders_is_as_their_workers(self):
         body = a_groups_body()

@@ -21,23 +21,27 @@ from fleet_builders import (
     a_state,
 )
 from tonnage.api.objects import InvalidSpecError
+from tonnage.catalog.engine import newest_version, parse_version
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.fleet.pods import trouble_of
-from tonnage.manifests.children import deployment, running_model, spec_digest
+from tonnage.manifests.children import deployment, recorded_queue, running_model, spec_digest
 from tonnage.manifests.names import (
     CLASS_VARIABLE,
     MODULE_VARIABLE,
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
 )
-from tonnage.sizing.expected import newest_first_s
+from tonnage.sizing.expected import newest_first_s, queue_of
 from tonnage.sizing.request import look_up
 from tonnage.units import MIB
 from tonnage_lab.emulator.arguments import parse
 
 NOW_S = 1_800_000_001.0
+FCFS = {"queue": "fcfs"}
+MAJOR, MINOR = parse_version(newest_version())
+AFTER_THE_NEWEST = f"{MAJOR}.{MINOR + 1}"
 NEWEST_FIRST = {"version": "0.33", "queue": "newestFirst"}
 
 
@@ -62,11 +66,35 @@ def test_the_pod_is_valid_to_the_letter():
     kubernetes_validate.validate(made(queue="newestFirst"), "1.33", strict=True)
 
 
-def test_first_come_first_served_changes_no_template():
-    assert template(queue="fcfs") == template()
-    assert spec_digest(a_model(engine={"version": "0.33", "queue": "fcfs"})) == spec_digest(
-        a_model(engine={"version": "0.33"})
+class TestAuto:
+    def test_is_newest_first_with_a_target_a_proven_version_and_engines_of_ours(self):
+        assert template() == template(queue="newestFirst")
+        assert made() == made(queue="newestFirst")
+
+    @pytest.mark.parametrize(
+        ("version", "admission", "slo"),
+        [
+            ("0.11", "all", {"timeToFirstToken": {"p95": "2s"}}),
+            (AFTER_THE_NEWEST, "all", {"timeToFirstToken": {"p95": "2s"}}),
+            ("0.33", "inTime", {"timeToFirstToken": {"p95": "2s"}}),
+            ("0.33", "all", {"timePerOutputToken": {"p95": "50ms"}}),
+        ],
     )
+    def test_is_first_come_first_served_elsewhere_and_says_why(self, version, admission, slo):
+        engine = {"version": version, "admission": admission}
+        auto, fcfs = (a_model(engine=engine | queue, slo=slo) for queue in ({}, FCFS))
+
+        queue = queue_of(auto.spec)
+        assert queue.name == "fcfs"
+        assert queue.why
+        assert not queue_of(fcfs.spec).why
+        assert made_of(auto) == made_of(fcfs)
+        assert spec_digest(auto) == spec_digest(fcfs)
+
+    def test_in_order_has_the_digest_of_before_there_were_queues(self):
+        written = made(queue="fcfs")["metadata"]["annotations"][SPEC_ANNOTATION]
+
+        assert json.loads(written)["engine"] == {"version": "0.33"}
 
 
 def variables(**engine):
@@ -304,18 +332,13 @@ class TestWhatRuns:
         text = made_of(before)["metadata"]["annotations"][SPEC_ANNOTATION]
         return running_model(a_model(**today), text)
 
-    def test_has_the_class_of_its_time(self):
-        found = self.ran(engine=NEWEST_FIRST, slo={"timeToFirstToken": {"p95": "5s"}})
-
-        assert newest_first_s(found.spec) == 2.5
-
-    def test_is_judged_over_the_window_of_today(self):
+    def test_is_judged_by_the_slo_of_today(self):
         slo = {"timeToFirstToken": {"p95": "5s"}, "attainment": {"window": "168h"}}
 
         found = self.ran(engine=NEWEST_FIRST, slo=slo)
 
-        assert found.spec.slo.attainment.window == "168h"
-        assert found.spec.slo.time_to_first_token.p95 == "2s"
+        assert found.spec.slo.to_dict() == slo
+        assert found.spec.engine.queue == "newestFirst"
 
     def test_is_known_where_the_spec_drops_the_target_with_the_queue(self):
         found = self.ran(engine={"version": "0.33"}, slo={"timePerOutputToken": {"p95": "50ms"}})
@@ -323,7 +346,8 @@ class TestWhatRuns:
         assert newest_first_s(found.spec) == 2.5
 
     def test_has_the_slo_of_today_where_it_is_first_come_first_served(self):
-        before = made_of(a_model(slo={"timeToFirstToken": {"p95": "2s"}}))
+        engine = {"version": "0.33"} | FCFS
+        before = made_of(a_model(engine=engine, slo={"timeToFirstToken": {"p95": "2s"}}))
         today = a_model(engine=NEWEST_FIRST, slo={"timeToFirstToken": {"p95": "5s"}})
         found = running_model(today, before["metadata"]["annotations"][SPEC_ANNOTATION])
 
@@ -362,6 +386,78 @@ def test_another_module_in_the_template_is_called_an_edit_and_undone():
     [writes] = outcome.writes
     [engine] = writes.template["spec"]["template"]["spec"]["containers"]
     assert {"name": MODULE_VARIABLE, "value": ours} in engine["env"]
+
+
+class TestPodsThatRunInOrder:
+    """Made before there was a default but first come first served."""
+
+    LIVE = a_deployment_body(a_model(engine={"version": "0.33"} | FCFS))
+
+    def outcome(self, memory=None, live=None, **changes):
+        state = a_state(a_manifest(**changes), live=live or self.LIVE)
+        return tick(a_fleet(state), memory or Memory())
+
+    @staticmethod
+    def templates(outcome):
+        return [each.template for each in outcome.writes if each.template]
+
+    def test_go_on_so_under_auto_and_the_status_says_it(self):
+        outcome = self.outcome()
+
+        [found] = outcome.found
+        assert self.templates(outcome) == []
+        assert found.chosen.model.spec.engine.queue == "fcfs"
+        assert found.chosen.sizing.request.newest_first_s == 0
+        [note] = [each for each in found.decision.notes if each.code == "Queue"]
+        assert note.message == (
+            "engine.queue auto is fcfs as the pods run; the next change that replaces them brings "
+            "newestFirst"
+        )
+
+    def test_go_on_so_where_a_change_of_the_spec_replaces_no_pod(self):
+        targets = {"timeToFirstToken": {"p95": "2.001s"}, "timePerOutputToken": {"p95": "50ms"}}
+
+        [template] = self.templates(self.outcome(slo=targets, generation=2))
+
+        [engine] = template["spec"]["template"]["spec"]["containers"]
+        assert engine["command"] == ["vllm", "serve"]
+
+    def test_are_newest_first_with_the_next_change_that_replaces_them(self):
+        [template] = self.templates(self.outcome(contextLength=16_384, generation=2))
+
+        [engine] = template["spec"]["template"]["spec"]["containers"]
+        assert "--middleware" in engine["args"]
+        assert recorded_queue(template["metadata"]["annotations"][SPEC_ANNOTATION]) == "newestFirst"
+
+    def test_stay_newest_first_when_that_is_what_runs(self):
+        live = a_deployment_body(a_model())
+
+        outcome = self.outcome(live=live)
+
+        [found] = outcome.found
+        assert self.templates(outcome) == []
+        assert found.chosen.sizing.request.newest_first_s == 2.5
+        [note] = [each for each in found.decision.notes if each.code == "Queue"]
+        assert note.message.startswith("engine.queue auto is newestFirst: ")
+
+    def test_are_replaced_where_the_spec_names_the_other_queue(self):
+        [template] = self.templates(self.outcome(engine=NEWEST_FIRST, generation=2))
+
+        [engine] = template["spec"]["template"]["spec"]["containers"]
+        assert "--middleware" in engine["args"]
+
+    @pytest.mark.parametrize(
+        ("target", "class_s"),
+        [("2.4s", "2.5"), ("1.1s", "2.5"), ("900ms", "1.125"), ("5s", "6.25")],
+    )
+    def test_a_class_stays_within_twice_of_what_the_target_asks(self, target, class_s):
+        slo = {"timeToFirstToken": {"p95": target}, "timePerOutputToken": {"p95": "50ms"}}
+        live = a_deployment_body(a_model())
+
+        [template] = self.templates(self.outcome(live=live, slo=slo, generation=2))
+
+        [engine] = template["spec"]["template"]["spec"]["containers"]
+        assert {"name": CLASS_VARIABLE, "value": class_s} in engine["env"]
 
 
 class TestAPodThatRunsWithTheModuleInAnAnnotation:

@@ -32,6 +32,7 @@ from tonnage.replay.series import width_of
 from tonnage.replay.shapes import SHAPES
 from tonnage.replay.trace_sampling import drawn_from
 from tonnage.replay.traces import Trace
+from tonnage.sizing.expected import with_queue
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.workload import Lengths, Workload
 
@@ -248,18 +249,19 @@ def test_newest_first_keeps_more_of_a_step_and_no_less_else():
     calm, step = ((8.0, 120.0),), ((8.0, 60.0), (40.0, 120.0))
 
     assert fared("newest-first", *step).judged.attainment > 0.1 + (
-        fared("tonnage", *step).judged.attainment
+        fared("fcfs", *step).judged.attainment
     )
-    assert fared("newest-first", *calm).judged == fared("tonnage", *calm).judged
+    assert fared("newest-first", *calm).judged == fared("fcfs", *calm).judged
+    assert fared("newest-first", *step).judged == fared("tonnage", *step).judged
 
 
 def test_refusals_keep_more_of_a_step_and_no_less_else():
     calm, step = ((8.0, 120.0),), ((8.0, 60.0), (40.0, 120.0))
 
     assert fared("in-time", *step).judged.attainment > 0.1 + (
-        fared("tonnage", *step).judged.attainment
+        fared("fcfs", *step).judged.attainment
     )
-    assert fared("in-time", *calm).judged == fared("tonnage", *calm).judged
+    assert fared("in-time", *calm).judged == fared("fcfs", *calm).judged
 
 
 def test_who_is_refused_came_and_was_not_served():
@@ -297,14 +299,14 @@ def test_another_queue_is_nothing_on_a_release_that_it_is_refused_for(policy, be
     assert f"engine.version {needed}" in found.notes[0]
 
 
-def test_a_replay_compares_the_other_queue_where_it_is_another():
-    in_order = small()[0].spec
-    newest = in_order.model_copy(
-        update={"engine": in_order.engine.model_copy(update={"queue": "newestFirst"})}
-    )
+@pytest.mark.parametrize(
+    ("queue", "others"),
+    [("auto", {"fcfs"}), ("newestFirst", {"fcfs"}), ("fcfs", {"newest-first"})],
+)
+def test_a_replay_compares_the_other_queue_where_it_is_another(queue, others):
+    asked = {*map(str, default_policies(with_queue(small()[0].spec, queue)))}
 
-    assert "newest-first" in map(str, default_policies(in_order))
-    assert "newest-first" not in map(str, default_policies(newest))
+    assert asked & {"fcfs", "newest-first"} == others
 
 
 def test_a_replay_compares_refusals_where_nobody_is_refused():

@@ -167,8 +167,8 @@ class ReplayOptions:
         is_eager=True,
         callback=_policies,
         help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}, the "
-        f"last a class of your own; 'list' says what each is. Default: {','.join(DEFAULT)}, the "
-        "second where spec.engine.queue is fcfs, the third where spec.engine.admission is all.",
+        f"last a class of your own; 'list' says what each is. Default: {','.join(DEFAULT)}, "
+        "without those of the queue that the spec has.",
     )
     starts_s: tuple[float, ...] = option(
         "--start-up",

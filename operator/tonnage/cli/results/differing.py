@@ -12,6 +12,7 @@ from tonnage.api.pods import UNTEMPLATED, Pods
 from tonnage.cli.results.planning import Planned, Refused, RunningState
 from tonnage.cli.results.rendering import FILE_SITE, template_manifest
 from tonnage.control.input.state import DeploymentView
+from tonnage.control.observe.queue import settle_queue
 from tonnage.explain.demand_outcome import at_demand, price_figures, reached_targets
 from tonnage.explain.offload import OFFLOAD
 from tonnage.explain.report import usd_per_hour
@@ -19,6 +20,7 @@ from tonnage.fleet.views import workload_view
 from tonnage.manifests.changes import ALL, Change, template_changes
 from tonnage.manifests.children import (
     Site,
+    class_to_write_s,
     differs_in_pods,
     flags_from_annotation,
     has_recorded_cache,
@@ -42,6 +44,7 @@ def live_of(view: DeploymentView | None, model: ModelDeployment) -> RunningState
     flags = flags_from_annotation(view.flags or "") if view else None
     if view is None or flags is None:
         return None
+    model = settle_queue(model, view.made_from or "").model
     is_same = view.digest == spec_digest(model)
     return RunningState(
         flags=flags,
@@ -115,13 +118,23 @@ class Difference:
             return ()
         if after.deployment.spec.scaling.mode == "Paused":
             return ()
-        if running.digest == spec_digest(after.deployment):
+        settled = settle_queue(after.deployment, running.made_from or "")
+        if running.digest == spec_digest(settled.model):
             return ()
+        as_it_runs = replace(after, deployment=settled.model)
+        class_s = class_to_write_s(settled.model, running.flags)
+        changes = self._changes_of(running, as_it_runs, class_s)
+        return changes and self._changes_of(running, after, None)
+
+    @staticmethod
+    def _changes_of(
+        running: DeploymentView, after: Planned, class_s: float | None
+    ) -> tuple[Change, ...]:
         site = Site(
             has_pod_monitors=not _is_annotated(running),
             scrape_interval_s=FILE_SITE.scrape_interval_s,
         )
-        wanted = template_manifest(after, site, running_drain_s=running.drain_s)
+        wanted = template_manifest(after, site, running_drain_s=running.drain_s, class_s=class_s)
         live, owned = json.loads(running.template), json.loads(running.template_fields)
         return template_changes(live, template_in(wanted), owned=owned)
 

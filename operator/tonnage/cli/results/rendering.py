@@ -26,18 +26,23 @@ FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
 
 
 def template_manifest(
-    planned: Planned, site: Site, *, running_drain_s: int | None = None
+    planned: Planned,
+    site: Site,
+    *,
+    running_drain_s: int | None = None,
+    class_s: float | None = None,
 ) -> Manifest:
     """Return the workload that would be applied, without replicas: those go through ``/scale``.
 
     ``running_drain_s``: what the pods that run have to finish; it stays while it is enough.
+    ``class_s``: of their queue.
 
     Raises:
         NotServableError: the plan holds on paper, but there is no manifest for it.
     """
     answer = longest_answer(planned.deployment.spec, planned.sizing)
     drain_s = drain_time_s(answer, running_s=running_drain_s)
-    return deployment(planned.deployment, planned.sizing, site, drain_s=drain_s)
+    return deployment(planned.deployment, planned.sizing, site, drain_s=drain_s, class_s=class_s)
 
 
 def children(planned: Planned, site: Site) -> Iterator[Manifest]:

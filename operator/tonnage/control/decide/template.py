@@ -8,7 +8,13 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
-from tonnage.manifests.children import NotServableError, Site, deployment, site_of
+from tonnage.manifests.children import (
+    NotServableError,
+    Site,
+    class_to_write_s,
+    deployment,
+    site_of,
+)
 from tonnage.manifests.drain import (
     LEAST_DRAIN_S,
     MOST_DRAIN_S,
@@ -18,6 +24,7 @@ from tonnage.manifests.drain import (
 )
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.workload import GROUPS, template_in
+from tonnage.sizing.expected import queue_of, with_queue
 from tonnage.units import count_of, format_s
 
 MOST_NAMED = 8
@@ -42,7 +49,13 @@ def template_of(
     site = site_in(fleet)
     if live and live.workload.is_group:
         site = replace(site, has_groups=True)
-    made = deployment(chosen.model, chosen.sizing, site, drain_s=drain_to_write_s(state, chosen))
+    drain_s, model = drain_to_write_s(state, chosen), chosen.model
+    class_s = class_to_write_s(model, live.flags if live else None)
+    made = deployment(model, chosen.sizing, site, drain_s=drain_s, class_s=class_s)
+    if (state.next_queue or class_s) and roll_changes(live, made):
+        queue = state.next_queue or queue_of(model.spec).name
+        model = replace(model, spec=with_queue(model.spec, queue))
+        made = deployment(model, chosen.sizing, site, drain_s=drain_s)
     if live and live.kind != made["kind"]:
         raise _another_kind(live, made)
     if live is None and made["kind"] == GROUPS.kind:

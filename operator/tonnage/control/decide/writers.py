@@ -25,6 +25,7 @@ from tonnage.manifests.children import (
     deployment,
     flags_from_annotation,
     has_recorded_cache,
+    recorded_class_s,
     running_model,
     spec_digest,
 )
@@ -210,7 +211,13 @@ def _as_recorded(
         asked = by_spec(model.spec, fleet.gpus, shape, None, has_cache)
         request = replace(asked, slo=Slo())
         sizing = size(with_known_cache(request, flags, state, fleet, memory))
-        made = deployment(model, sizing, site_in(fleet), drain_s=recorded_drain_s(live))
+        made = deployment(
+            model,
+            sizing,
+            site_in(fleet),
+            drain_s=recorded_drain_s(live),
+            class_s=recorded_class_s(live.flags),
+        )
     except (CatalogError, SizingError, NotServableError):
         return None
     return made if made["metadata"]["annotations"][TEMPLATE_ANNOTATION] == live.rendered else None

@@ -251,6 +251,10 @@ class ModelState:
     numbered: tuple[str, ...] = ()
     """Names of other ModelDeployments with a Service: this one's, a hyphen and a number."""
     engines: tuple[EngineSamples, ...] = ()
+    queue_note: str = ""
+    """Why engines have the queue that they have; empty: the spec names it."""
+    next_queue: str | None = None
+    """That comes with the next change of the template; None: it is the one that runs."""
     roles: Mapping[Role, RoleObject] = field(default_factory=dict)
     """Of an object with a topology: those that there are."""
     bug: Exception | None = None
