@@ -103,7 +103,8 @@ def assess_fleet(
     """Take every object through the steps up to a decision; ``objects``: remembered, by UID."""
     asker = asker or SizingCache()
     owned = as_owned(fleet)
-    owned = replace(owned, models=tuple(map(with_settled_queue, owned.models)))
+    settled = (with_settled_queue(each, objects.get(each.view.uid)) for each in owned.models)
+    owned = replace(owned, models=tuple(settled))
     fleet, known = _recall(owned, objects)
     sizings = {
         state.view.uid: _size(state, fleet, known[state.view.uid], asker)

@@ -17,6 +17,7 @@ PERCENT = 100
 GUESSED_PROMPT_TOKENS = 2048
 GUESSED_OUTPUT_TOKENS = 512
 FCFS: Final = "fcfs"
+NEWEST_FIRST_GAIN: Final = "more requests meet the TTFT target in an overload"
 SINCE_SAFE_PRIORITIES: Final = (0, 12)
 """Versions before take up a preempted request as if its cache were still there."""
 CLASS_PER_TARGET = 1.25
@@ -52,19 +53,21 @@ class Queue(NamedTuple):
 @memoize
 def queue_of(spec: Spec) -> Queue:
     """Return the queue of engines that start now, and why where the spec leaves it open."""
-    if spec.engine is None or spec.engine.queue == "auto":
-        why = _why_in_order(spec, spec.engine)
-        in_time = "more requests meet the TTFT target in an overload"
-        return Queue(FCFS, why) if why else Queue("newestFirst", in_time)
-    return Queue(spec.engine.queue)
-
-
-def _why_in_order(spec: Spec, engine: EngineSpec | None) -> str:
-    """Return why engines serve the oldest request first; empty: they need not."""
+    engine = spec.engine
     if engine is None:
-        return "Tonnage does not write the flags of a scaleTarget"
+        return Queue(FCFS)
+    if engine.queue != "auto":
+        return Queue(engine.queue)
+    why = _why_in_order(spec, engine)
+    return Queue(FCFS, why) if why else Queue("newestFirst", NEWEST_FIRST_GAIN)
+
+
+def _why_in_order(spec: Spec, engine: EngineSpec) -> str:
+    """Return why engines serve the oldest request first; empty: they need not."""
     if not slo_of(spec).ttft:
         return "the spec has no TTFT target"
+    if engine.role == "decode":
+        return "prefill gives KV caches up that wait for decode for 30 s"
     if engine.admission == "inTime":
         return "admission inTime refuses requests that would wait for too long"
     try:

@@ -58,7 +58,7 @@ def test_the_serve_line_is_what_the_container_runs():
 
 
 def test_a_serve_line_with_a_module_that_only_pods_have_says_so():
-    newest = llama(('engine: {version: "0.33"', 'engine: {queue: newestFirst, version: "0.33"'))
+    newest = llama((", queue: fcfs", ""))
     line, manifests_ = (render(newest, options=options) for options in (["--serve"], []))
 
     assert "--middleware" in line.stdout

@@ -51,6 +51,7 @@ from tonnage.cli.results.rendering import FILE_SITE, servable
 from tonnage.cli.results.roles import NOTHING, There, parts_of
 from tonnage.cli.text.difference import markdown
 from tonnage.control.input.state import DeploymentView
+from tonnage.control.observe.queue import settle_queue
 from tonnage.manifests.roles import role_name
 from tonnage.manifests.target import TargetEngine
 
@@ -228,8 +229,11 @@ def _plan_object(
 def _answer(
     model: ModelDeployment, inputs: _Inputs, references: References, running: DeploymentView | None
 ) -> Planned | Refused:
-    live = live_of(running, model)
-    return servable(answer(model, inputs.terms, references, live=live), FILE_SITE)
+    live, settled = live_of(running, model), model
+    if running is not None:  # its pods keep their queue, which the spec may leave open
+        settled = settle_queue(model, running.made_from or "").model
+    found = servable(answer(settled, inputs.terms, references, live=live), FILE_SITE)
+    return replace(found, deployment=model)
 
 
 def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:

@@ -21,7 +21,7 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import MESSAGE_LENGTH, ProposalStatus, Reason
 from tonnage.control.decide.needed import needs_in_replicas_of_now
-from tonnage.control.decide.template import roll_changes, roll_written, template_of
+from tonnage.control.decide.template import next_model, roll_changes, roll_written, template_of
 from tonnage.control.input.finding import Finding
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
@@ -109,9 +109,9 @@ def until_approved(
     if not chosen.needs_apply:
         return chosen, None
     changes = roll_changes(state.deployment, template_of(state, fleet, chosen, memory))
-    if not changes or is_roll_approved(state, chosen.model, chosen.sizing):
+    proposal = unapproved_roll(state, chosen, changes)
+    if proposal is None:
         return chosen, None
-    proposal = roll_proposal(state, chosen.model, chosen.sizing, changes)
     running = as_it_runs(state)
     if running is None:
         raise _not_recorded(proposal)
@@ -215,10 +215,11 @@ def unapproved_roll(
 
     What somebody else edited is reapplied where the plan that it departs from was approved.
     """
-    is_free = chosen.model.spec.scaling.mode != APPROVE or not changes
-    if is_free or is_roll_approved(state, chosen.model, chosen.sizing):
+    model = next_model(state, chosen)
+    is_free = model.spec.scaling.mode != APPROVE or not changes
+    if is_free or is_roll_approved(state, model, chosen.sizing):
         return None
-    return roll_proposal(state, chosen.model, chosen.sizing, changes)
+    return roll_proposal(state, model, chosen.sizing, changes)
 
 
 def _is_agreed_to(state: ModelState, chosen: Chosen) -> bool:

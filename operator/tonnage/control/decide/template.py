@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
@@ -24,7 +25,7 @@ from tonnage.manifests.drain import (
 )
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.workload import GROUPS, template_in
-from tonnage.sizing.expected import queue_of, with_queue
+from tonnage.sizing.expected import with_queue
 from tonnage.units import count_of, format_s
 
 MOST_NAMED = 8
@@ -52,15 +53,31 @@ def template_of(
     drain_s, model = drain_to_write_s(state, chosen), chosen.model
     class_s = class_to_write_s(model, live.flags if live else None)
     made = deployment(model, chosen.sizing, site, drain_s=drain_s, class_s=class_s)
-    if (state.next_queue or class_s) and roll_changes(live, made):
-        queue = state.next_queue or queue_of(model.spec).name
-        model = replace(model, spec=with_queue(model.spec, queue))
+    if (state.next_queue or class_s) and _replaces_pods(live, made, chosen, memory):
+        model = next_model(state, chosen)
         made = deployment(model, chosen.sizing, site, drain_s=drain_s)
     if live and live.kind != made["kind"]:
         raise _another_kind(live, made)
     if live is None and made["kind"] == GROUPS.kind:
         _check_services(state, chosen.model.spec.scaling.max_replicas)
     return made
+
+
+def next_model(state: ModelState, chosen: Chosen) -> ModelDeployment:
+    """Return the object as its next pods are made: with the queue that comes with a change."""
+    model = chosen.model
+    if state.next_queue is None or not chosen.needs_apply:
+        return model
+    return replace(model, spec=with_queue(model.spec, state.next_queue))
+
+
+def _replaces_pods(
+    live: DeploymentView | None, made: Manifest, chosen: Chosen, memory: ObjectMemory
+) -> bool:
+    """Tell whether a plan replaces pods. What others wrote, and may write again, is no plan."""
+    drift = memory.writers.drift
+    edits = set(map(str, drift.changes)) if drift else set[str]()
+    return chosen.needs_apply and not edits.issuperset(map(str, roll_changes(live, made)))
 
 
 def _check_services(state: ModelState, max_replicas: int) -> None:
