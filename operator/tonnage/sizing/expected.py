@@ -132,6 +132,7 @@ def _whole_requests(spec: Spec) -> Workload:
         output_tokens=output.mean_tokens,
         cached_fraction=demand.cached_prompt_percent / PERCENT,
         output_second_moment=None if output.p99_tokens is None else output.second_moment,
+        given_output_p99_tokens=output.p99_tokens,
     )
 
 

@@ -86,6 +86,8 @@ class Workload:
     cached_fraction: float = 0.0
     """Share of the prompt tokens that the prefix cache holds."""
     output_second_moment: float | None = None
+    given_output_p99_tokens: float | None = None
+    """As somebody said it; the moments are those after contextLength cuts the longest."""
 
     def of_role(self, role: Role | None) -> "Workload":
         """Return what is left of requests for engines of a role.
@@ -97,7 +99,9 @@ class Workload:
             [vllm-source] kv_connector/v1/nixl; v1/core/sched/scheduler.py.
         """
         if role == "prefill":
-            return replace(self, output_tokens=1.0, output_second_moment=1.0)
+            return replace(
+                self, output_tokens=1.0, output_second_moment=1.0, given_output_p99_tokens=1.0
+            )
         if role == "decode":
             return replace(self, cached_fraction=1 - 1 / max(1.0, self.prompt.mean_tokens))
         return self
@@ -122,7 +126,9 @@ class Workload:
         >>> round(of_mean.output_p99_tokens)
         1842
         """
-        sigma = self.output_sigma
+        sigma, given = self.output_sigma, self.given_output_p99_tokens
+        if given is not None:
+            return given
         if sigma is None:
             return self.output_tokens * EXPONENTIAL_P99
         return self.output_tokens * math.exp(Z_OF_P99 * sigma - sigma**2 / 2)

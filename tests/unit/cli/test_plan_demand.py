@@ -131,6 +131,14 @@ def test_the_bounds_of_the_spec_hold_in_each_hour(plan):
     assert "10 steps need more than maxReplicas" in plan(a_csv(), manifest=bounded).stdout
 
 
+def test_schedules_are_said_to_be_left_out_where_there_are_some(plan):
+    nightly = "{maxReplicas: 8, schedules: [{cron: '0 20 * * *', duration: 12h, minReplicas: 6}]}"
+    said = "These rows leave scaling.schedules out"
+
+    assert said in plan(a_csv(), manifest=SMALL.replace("{maxReplicas: 8}", nightly)).stdout
+    assert said not in plan(a_csv()).stdout
+
+
 def test_a_peak_within_the_hours_counts_in_each(plan):
     peaked = SMALL.replace("requestsPerSecond: 8", "requestsPerSecond: 8\n    peakPercent: 200")
     found = figures(plan(a_csv((5, 10)), "-o", "json", manifest=peaked))

@@ -61,8 +61,10 @@ def test_a_serve_line_with_a_module_that_only_pods_have_says_so():
     newest = llama((", queue: fcfs", ""))
     line, manifests_ = (render(newest, options=options) for options in (["--serve"], []))
 
-    assert "--middleware" in line.stdout
-    assert "the module of --middleware is in the pods that the operator makes" in line.stderr
+    assert line.stdout.startswith("vllm serve ")
+    assert "--middleware" not in line.stdout
+    assert "the operator's pods serve the newest first, by a module that is n" in line.stderr
+    assert "--middleware" in manifests_.stdout
     assert "module" not in manifests_.stderr
     assert "module" not in render(llama(), options=["--serve"]).stderr
 

@@ -47,12 +47,14 @@ from tonnage.cli.results.planning import (
     RunningState,
     with_offers,
     with_savings,
+    with_whole_price,
 )
 from tonnage.cli.results.rendering import with_obstacle
 from tonnage.cli.results.rows import step_rows
 from tonnage.cli.text.beside import beside_report
 from tonnage.cli.text.plan import first_report, further_report
 from tonnage.manifests.children import has_recorded_cache
+from tonnage.sizing.plan import OnSearch
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -152,7 +154,7 @@ def plan(*, options: PlanOptions) -> None:
         each = with_today(each, fleet.view, terms.on_search) if fleet else each
         return with_hours(each, curve, options.demand.start_s) if curve else each
 
-    answers = [_with_obstacle(each) for some in found for each in some]
+    answers = [_with_obstacle(each, terms.on_search) for some in found for each in some]
     _print(answers, finished, options)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
@@ -173,11 +175,11 @@ def class_of(question: PlanInputOptions, *, is_running: bool = False) -> str | N
     return names[0] if names else None
 
 
-def _with_obstacle(found: Planned | Refused) -> Planned | Refused:
-    """Return an answer with what keeps the operator from running it."""
+def _with_obstacle(found: Planned | Refused, on_search: OnSearch) -> Planned | Refused:
+    """Return an answer with what keeps the operator from running it, and its price by instances."""
     if isinstance(found, Refused):
         return found
-    found = with_obstacle(found)
+    found = with_whole_price(with_obstacle(found), on_search)
     for each in obstacles(found):
         remark(f"Note: {object_label(found)}: {each}")
     return found

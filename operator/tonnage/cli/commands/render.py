@@ -105,8 +105,8 @@ def _remark_on(answer: Planned | Refused, is_line: bool) -> None:
     elif offload := offload_of(answer):
         remark(f"Note: {name}: KV offload: {offload}")
     if is_line and isinstance(answer, Planned) and answer.sizing.request.newest_first_s:
-        remark(f"Note: {name}: the module of --middleware is in the pods that the operator makes "
-               "and nowhere else; without --middleware the line runs, oldest first")  # fmt: skip
+        remark(f"Note: {name}: this line serves the oldest request first; the operator's pods "
+               "serve the newest first, by a module that is nowhere else")  # fmt: skip
 
 
 def _manifest_text(planned: list[Planned], site: Site, form: str) -> str:

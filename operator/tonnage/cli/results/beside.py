@@ -57,6 +57,7 @@ def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) ->
             "byHour": month_figures(gpu, each, _hours(replicas, curve.step_s, start_s)),
             "constant": month_figures(gpu, each, {most: HOURS_PER_MONTH}),
         },
+        "schedulesLeftOut": len(sizing.request.schedules),
         "stepsAboveMaxReplicas": sum(allowed is not None and n > allowed for n in needed),
         "steps": [
             {

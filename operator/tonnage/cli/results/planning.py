@@ -282,8 +282,13 @@ def with_savings(planned: Planned, on_search: OnSearch = keep_searching) -> Plan
     """Return the plan with what would cost less; each is a search of its own."""
     fewest = fewest_replicas(planned.deployment)
     found = savings(planned.sizing, planned.replicas, fewest=fewest, on_search=on_search)
-    whole = cheaper_whole(planned.sizing, fewest, on_search)
-    return replace(planned, savings=found, cheaper_whole=whole)
+    return replace(planned, savings=found)
+
+
+def with_whole_price(planned: Planned, on_search: OnSearch) -> Planned:
+    """Return the plan with what costs less in whole instances, which its headline says."""
+    whole = cheaper_whole(planned.sizing, fewest_replicas(planned.deployment), on_search)
+    return replace(planned, cheaper_whole=whole)
 
 
 def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:

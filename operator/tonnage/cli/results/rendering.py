@@ -19,6 +19,7 @@ from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.protection import protections
 from tonnage.manifests.workload import WORKLOADS, num_nodes_in, template_in
+from tonnage.sizing.expected import FCFS, with_queue
 from tonnage.units import count_of
 
 FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
@@ -67,12 +68,15 @@ def children(planned: Planned, site: Site) -> Iterator[Manifest]:
 def serve_line(planned: Planned, site: Site) -> str | None:
     """Return the ``vllm serve`` line of one replica, for a shell; None for a scale target.
 
+    It serves the oldest request first: the module of another queue is in the operator's pods alone.
     Over several nodes there is a second line, for each node but the first, and words in capitals
     stand for what the group of pods says.
     """
     if planned.deployment.spec.scale_target:
         return None
-    made = template_manifest(planned, site)
+    model = planned.deployment
+    in_order = replace(model, spec=with_queue(model.spec, FCFS))
+    made = template_manifest(replace(planned, deployment=in_order), site)
     templates = WORKLOADS[made["kind"]].templates(template_in(made))
     containers = [each["spec"]["containers"][0] for each in templates]
     lines = (shlex.join([*each["command"], *each["args"]]) for each in containers)

@@ -68,6 +68,8 @@ def _hours(found: Figures, most: int) -> Iterator[RenderableType]:
     if short := found["stepsAboveMaxReplicas"]:
         needs = count_of(short, "step needs", "steps need")
         yield indent(Text(f"{needs} more than maxReplicas", style="yellow"))
+    if found["schedulesLeftOut"]:
+        yield indent(Text("These rows leave scaling.schedules out: they cost more", style="yellow"))
     yield indent(Text(NOTE.format(format_s(found["startUpSeconds"])), style=DIM))
     times = table("from", numbers=HOUR_COLUMNS, no_wrap=True)
     for _, some in groupby(steps, key=lambda step: step["replicas"]):
