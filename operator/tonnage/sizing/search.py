@@ -169,18 +169,24 @@ def choose(
     What is not measured of a model or a board is the same for all of its splits: the error that
     tells them apart is that of a measured step.
     """
-    error = speed_table().spread_fraction["step"]
     best: Sizing | None = None
-    refusals: list[SizingError] = []
+    chosen, gain, refusals = 0, 0.0, list[SizingError]()
     level = partial(complexity, gpus_per_node=request.gpu.gpus_per_node)
-    for (is_beyond, *_), alike in itertools.groupby(sorted(splits, key=level), key=level):
+    grouped = itertools.groupby(sorted(splits, key=level), key=level)
+    levels = [(is_beyond, list(alike)) for (is_beyond, *_), alike in grouped]
+    for number, (is_beyond, alike) in enumerate(levels):
+        error = OVER_NODES if is_beyond else speed_table().spread_fraction["step"]
         bar = Bar(limit=limit)
         if best is not None:
-            clearly = _clearly_below(best, max(error, OVER_NODES if is_beyond else 0))
-            bar = Bar(limit=min(limit, clearly), doubt=CLEAR_DOUBT)
+            bar = Bar(limit=min(limit, _clearly_below(best, error)), doubt=CLEAR_DOUBT)
         found, refused = cheapest(request, alike, on_search, bar)
         refusals += refused
-        best = found or best
+        if found:
+            best, chosen, gain = found, number, error
+    if best is not None:  # one that was not clearly better than the simplest may be as good as it
+        bar = Bar(limit=min(limit, _clearly_below(best, 1 / (1 + gain) - 1)), doubt=CLEAR_DOUBT)
+        simpler = (cheapest(request, each, on_search, bar)[0] for _, each in levels[:chosen])
+        best = next(filter(None, simpler), best)
     return best, refusals
 
 

@@ -29,7 +29,9 @@ GPUS = ("H100", "H200", "A100-80GB", "L40S", "B200")
 SHORT = (
     "under a p95 of TPOT short answers are the dear ones: 359 replicas, and 250 for longer answers"
 )
-CHEAPER = dict.fromkeys((94, 168, 240), SHORT)
+SLOTS = "the stricter target finds slots that serve 2.8 % more, of a fleet of one replica or two"
+NOISE = "the search finds 2 % more under the stricter target: beyond the error by as much"
+CHEAPER = dict.fromkeys((94, 168, 240, 287), SHORT) | {156: SLOTS, 237: NOISE}
 """Harder requests that cost less, by seed."""
 NUM_SEEDS = 300
 
