@@ -95,7 +95,7 @@ def test_a_later_date_may_allow_longer_contexts() -> None:
     ],
 )
 def test_what_no_rule_covers_stays_unknown_with_near_names(asked: str) -> None:
-    with pytest.raises(UnknownModelError, match=r"near: .*config\.json"):
+    with pytest.raises(UnknownModelError, match=r"did you mean .*config\.json"):
         built_in_model(asked)
 
 
