@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
@@ -163,11 +164,16 @@ def _describe_error(error: ErrorDetails, root: str) -> str:
 def _near(place: Sequence[str | int]) -> str:
     """Name the field of the spec that may be meant: alike beside it, or of that name elsewhere."""
     *parents, name = (str(each) for each in place if isinstance(each, str))
-    known = _fields_of(Spec.model_json_schema())
+    known = _spec_fields()
     beside = [path[-1] for path in known if list(path[:-1]) == parents]
     near = [(*parents, each) for each in get_close_matches(name, beside, n=1)]
     near += sorted((path for path in known if path[-1] == name), key=len)
     return f"; did you mean spec.{'.'.join(near[0])}?" if near else ""
+
+
+@cache
+def _spec_fields() -> list[tuple[str, ...]]:
+    return _fields_of(Spec.model_json_schema())
 
 
 def _fields_of(schema: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from tonnage.api.objects import ModelDeployment
@@ -42,6 +43,8 @@ from tonnage.sizing.split import Parallelism
 from tonnage.units import HOUR_S, count_of
 
 DIGEST_LENGTH = 16
+REMEMBERED = 4096
+"""Records of which the queue is remembered, so that no tick reads them again."""
 HOST_CACHE, QUEUE_CLASS = "hostCache", "queueClassSeconds"
 """Among the flags of the annotation."""
 
@@ -94,6 +97,7 @@ def _digestible(spec: Spec) -> dict[str, Any]:
     return with_queue(spec, queue_of(spec).name).to_digestible()
 
 
+@lru_cache(maxsize=REMEMBERED)
 def recorded_queue(made_from: str | None) -> str:
     """Return the queue of the engines that run, by the annotation."""
     engine = (_made_part(made_from) or {}).get("engine")
@@ -112,8 +116,8 @@ def deployment(
     """Return the workload for a plan, without ``replicas``: those go through ``/scale`` only.
 
     A Deployment, or a LeaderWorkerSet where a replica takes more GPUs than a node has. ``drain_s``:
-    that its pods get to finish what they answer; None: the longest answer says. ``class_s``: how
-    long arrivals make a class, where the newest is first; None: the SLO says.
+    that its pods get to finish what they answer; None: the longest answer says. ``class_s``: the
+    seconds of arrivals that make one class of the queue; None: the SLO says.
 
     Raises:
         NotServableError: the engine's version or the cluster runs no replica over several nodes, or
@@ -122,9 +126,8 @@ def deployment(
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
     own_class_s = newest_first_s(model.spec)
-    class_s = class_s or own_class_s if own_class_s else 0.0
-    figures = _figures(model.spec.model, sizing, site, drain_s)
-    figures = replace(figures, serving=replace(figures.serving, queue_class_s=class_s))
+    class_s = own_class_s and (class_s or own_class_s)
+    figures = _figures(model.spec.model, sizing, site, drain_s, class_s)
     placed = together(model.spec.pods or Pods())
     if figures.workload.is_group:
         _check_name(model)
@@ -253,7 +256,7 @@ def num_nodes_of(sizing: Sizing) -> int:
     return -(-sizing.parallelism.num_gpus // sizing.request.gpu.gpus_per_node)
 
 
-def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
+def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int, class_s: float) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
     num_nodes = num_nodes_of(sizing)
     if num_nodes > 1:
@@ -271,6 +274,7 @@ def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int) -> PodFigur
             drain_s=drain_s,
             quantization=_quantization(sizing),
             num_nodes=num_nodes,
+            queue_class_s=class_s,
             host_cache_gib=_host_cache_gib(model.kv_offload, sizing)
             if model.kv_offload and request.has_host_cache
             else 0,
@@ -388,7 +392,7 @@ def _quantization(sizing: Sizing) -> str | None:
 def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> str:
     """Write for the annotation what is chosen, and what a host cache and the queue have; 0: none.
 
-    ``class_s``: of arrivals, of which the newest is admitted first.
+    ``class_s``: the seconds of arrivals that make one class of the queue.
     """
     split = flags.parallelism
     figures = {

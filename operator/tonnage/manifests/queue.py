@@ -22,7 +22,7 @@ FOLDER: Final = "/dev/shm/tonnage"  # noqa: S108 - a volume of the pod's own, wh
 def queue_arguments(class_s: float, max_queued_tokens: int | None) -> Iterator[str]:
     """Yield the flags: who goes first, and when who comes is refused.
 
-    ``class_s``: how long arrivals make a class, of which the newest is first; 0: in order.
+    ``class_s``: the seconds of arrivals that make one class; the newest starts first. 0: in order.
 
     Sources:
         [vllm-source] v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in

@@ -1,4 +1,4 @@
-"""The traffic of a fleet that runs, as an option of ``replay`` and ``plan``: what to ask, whom."""
+"""Options of ``replay`` and ``plan`` that read the traffic of a running fleet from Prometheus."""
 
 import time
 from dataclasses import dataclass

@@ -55,7 +55,7 @@ def live_of(view: DeploymentView | None, model: ModelDeployment) -> RunningState
 
 
 def runs_pods(planned: Planned) -> bool:
-    """Tell whether pods of ours run for a plan as its spec stands: not those of a target."""
+    """Tell whether Tonnage makes pods for a plan: not for a scale target, nor in Recommend."""
     spec = planned.deployment.spec
     return spec.scale_target is None and spec.scaling.mode != "Recommend"
 
