@@ -14,7 +14,6 @@ if TYPE_CHECKING:  # slow to import, and help and version print without it
 
 WIDEST: Final = 120
 """Longer lines are hard to read, however wide the terminal."""
-WIDE_TABLE: Final = 160
 
 OK: Final = 0
 UNEXPECTED: Final = 1
@@ -74,9 +73,8 @@ def output(*, is_wide: bool = False) -> "Console":
     """Return where answers go. Colour only on a terminal; ``is_wide``: a table, not prose."""
     from tonnage.cli.terminal import Terminal  # noqa: PLC0415  (slow: it imports rich)
 
-    width = None
-    if not sys.stdout.isatty() and "COLUMNS" not in os.environ:
-        width = WIDE_TABLE if is_wide else WIDEST
+    has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
+    width = None if has_width else WIDEST
     console = Terminal(highlight=False, markup=False, emoji=False, width=width)
     if not is_wide:
         console.width = min(console.width, WIDEST)

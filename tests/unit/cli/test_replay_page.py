@@ -12,7 +12,6 @@ from tonnage.catalog.price import Rent
 from tonnage.cli.page.drawing import BAD, GOOD, SERIES, look
 from tonnage.cli.page.timeline import PolicyCourse, course_figure, replay_page
 from tonnage.cli.results.replay_summary import (
-    COLUMNS,
     cells,
     headline,
     notes,
@@ -143,7 +142,7 @@ class TestTheCost:
 
         assert headline(fared, 0.99).startswith("131 GPU-hours (327.50 USD) a day with Tonnage")
         assert "as counted: 216 GPU-hours (540.00 USD) a day" in (ran_words(fared, found.question))
-        assert dict(zip(COLUMNS, cells(fared[1]), strict=True))["cost"] == "535.00"
+        assert cells(fared[1])["cost"] == "535.00"
         assert "cost: H200 at 2.50 USD per GPU and hour: yours, spot" in list(notes(found))
 
     def test_is_in_the_data_of_each_run(self):
@@ -159,7 +158,7 @@ class TestTheCost:
         found = replays(PEAK)
         (case,) = found.to_dict()["cases"]
 
-        assert dict(zip(COLUMNS, cells(first_case(found)[0]), strict=True))["cost"] == "-"
+        assert cells(first_case(found)[0])["cost"] == "-"
         assert "cost: no price of H200 is known" in list(notes(found))
         assert case["price"] is None
         assert case["policies"][0]["runs"][0]["cost"] is None

@@ -17,7 +17,7 @@ from tonnage.cli.commands.options import option, output_option, takes
 from tonnage.cli.commands.output_formats import NUMBER, serialize
 from tonnage.cli.console import Failure, output, show
 from tonnage.cli.read.classes import known_gpus
-from tonnage.cli.text.layout import parts
+from tonnage.cli.text.layout import fitting_table
 from tonnage.sizing.cost import amount
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
@@ -33,8 +33,6 @@ MODEL_COLUMNS: Final = (
     "model", "parameters 1e9", "active 1e9", "layers", "weights", "weights GB", "KV KiB/token",
     "context", "certainty", "source",
 )  # fmt: skip
-WORDS: Final = frozenset({"GPU", "price of", "model", "sources", "weights", "certainty", "source"})
-"""Columns of words; the others are numbers."""
 
 HELP = """List the GPU classes and models in the catalogue, with their figures and sources.
 
@@ -144,14 +142,13 @@ def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], options: Table
         data = [{name: _value(name, cell) for name, cell in row.items()} for row in cells]
         click.echo(serialize(data, options.form, rows=cells))
         return
-    first, *_, last = columns
-    left_out = () if options.has_sources else (last,)
-    shown = [{name: row[name] for name in columns if name not in left_out} for row in cells]
+    first, *others, last = columns
+    names = [first, last] if options.has_sources else [first]
+    heads = {"\n".join(name.rsplit(" ", 1)): name for name in (*names, *others)}
+    shown = [{head: row[name] for head, name in heads.items()} for row in cells]
     console = output(is_wide=True)
-    for number, table in enumerate(parts(shown, names=[first], words=WORDS, console=console)):
-        if number:
-            console.print()
-        show(console, table)
+    for part in fitting_table(shown, names=names, console=console):
+        show(console, part)
 
 
 def _value(name: str, cell: str) -> object:
@@ -160,7 +157,7 @@ def _value(name: str, cell: str) -> object:
         return None
     if name == "sources":
         return [_source(key) for key in cell.split(", ")]
-    if name not in WORDS and NUMBER.fullmatch(cell):
+    if NUMBER.fullmatch(cell):
         return float(cell) if "." in cell else int(cell)
     return cell
 

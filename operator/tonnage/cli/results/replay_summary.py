@@ -18,9 +18,10 @@ from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant
 UNKNOWN: Final = "-"
 POLICY: Final = "policy"
 COST: Final = "cost"
-COST_COLUMNS: Final = ("GPU-h", COST, "of\npeak", "replicas\nmean/max")
-LATENCY_COLUMNS: Final = ("scaled\nup/down", "in\nSLO", "worst\nhour", "TTFT\np95", "TPOT\np95")
-COLUMNS: Final = (*COST_COLUMNS, *LATENCY_COLUMNS)
+COLUMNS: Final = (
+    "GPU-h", COST, "of\npeak", "in\nSLO", "worst\nhour", "TTFT\np95", "TPOT\np95",
+    "replicas\nmean/max", "scaled\nup/down",
+)  # fmt: skip
 LONG: Final = 20 * HOUR_S
 """Traffic from which on GPU-hours are those of a day."""
 P95: Final = 1
@@ -138,24 +139,25 @@ def percent(share: float) -> str:
     return f"{round(PERCENT * share, 4):g}%"
 
 
-def cells(fared: CaseResult) -> tuple[str, ...]:
-    """Return the cells of a policy below ``COLUMNS``."""
+def cells(fared: CaseResult) -> dict[str, str]:
+    """Return the cells of a policy by ``COLUMNS``."""
     if not fared.figures:
-        return tuple(UNKNOWN for _ in COLUMNS)
+        return dict.fromkeys(COLUMNS, UNKNOWN)
     worst = fared.least("worst_hour")
     kept = fared.middle("attainment")
     most = max(each.max_replicas for each in fared.figures)
-    return (
+    found = (
         _number(fared),
         UNKNOWN if fared.hour is None else f"{fared.hour.usd * _hours(fared):,.2f}",
         UNKNOWN if fared.of_peak is None else f"{fared.of_peak:.2f}",
-        f"{fared.middle('mean_replicas'):.1f}/{most}",
-        f"{fared.middle('scaled_up'):g}/{fared.middle('scaled_down'):g}",
         f"{kept:.2%}",
         f"{worst:.2%}",
         format_s(_p95(fared, "ttft_s")),
         format_s(_p95(fared, "tpot_s")),
+        f"{fared.middle('mean_replicas'):.1f}/{most}",
+        f"{fared.middle('scaled_up'):g}/{fared.middle('scaled_down'):g}",
     )
+    return dict(zip(COLUMNS, found, strict=True))
 
 
 def _p95(fared: CaseResult, name: str) -> float:

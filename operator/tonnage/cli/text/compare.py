@@ -11,7 +11,7 @@ from tonnage.cli.console import printable
 from tonnage.cli.results.batches import BOUNDS
 from tonnage.cli.results.comparing import NO_PRICE, OTHER_CLOUD, SEVERAL_NODES, Compared
 from tonnage.cli.text.figures import batch_table
-from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, parts, section
+from tonnage.cli.text.layout import DIM, INDENT, fitting_table, grid, heading, indent, section
 from tonnage.explain.cost_words import missing_price, nodes_written, per_hour_written, price_notes
 from tonnage.explain.demand_outcome import DemandOutcome, at_demand, demand_rows
 from tonnage.explain.report import bottleneck_of
@@ -22,8 +22,6 @@ from tonnage.sizing.request import ANY_SIZES, spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import count_of, format_bytes, format_s, significant
 
-WORDS: Final = frozenset({"class", "split", "bound by"})
-"""Columns of words; the others are numbers."""
 CLASS: Final = "class"
 LOAD: Final = "load"
 COST_COLUMNS: Final = (
@@ -80,11 +78,7 @@ def _title(found: Compared) -> RenderableType:
 def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
     rows = [dict(row_cells(k, each)) for k, each in enumerate(found.selection.choices, 1)]
     shown = [{name: row[name] for name in (*NAMES, *RANKING)} for row in rows]
-    table = next(parts(shown, names=NAMES, words=WORDS, console=console, indent=INDENT))
-    yield table
-    if narrow := [name for name in RANKING if name not in {each.header for each in table.columns}]:
-        columns = ", ".join(" ".join(name.split("\n")) for name in narrow)
-        yield Text(f"not shown in {console.width} columns: {columns}", style=DIM)
+    yield from fitting_table(shown, names=NAMES, console=console, indent=INDENT)
 
 
 def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:

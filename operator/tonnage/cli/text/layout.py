@@ -1,13 +1,14 @@
 """What answers on a terminal are laid out with: titles, parts, tables as wide as the screen."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.padding import Padding, PaddingDimensions
+from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Column, Table
 from rich.text import Text
@@ -52,62 +53,54 @@ def grid(rows: Iterable[Iterable[str | Text]], *columns: Column, gap: int = 2) -
     return found
 
 
-def plain_table(padding: PaddingDimensions = (0, 1)) -> Table:
-    """Return a table without columns: a line below its head, and no other."""
-    return Table(
-        box=box.SIMPLE_HEAD, padding=padding, pad_edge=False, show_edge=False, header_style="bold"
-    )
-
-
 def table(*names: str, numbers: Iterable[str] = (), no_wrap: bool = False) -> Table:
     """Return a table without rows: columns of words, then of numbers, aligned right.
 
     ``no_wrap``: the words of a cell stay in one line, as numbers do.
     """
-    found = plain_table()
+    found = Table(
+        box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, header_style="bold"
+    )
     for name in names:
-        found.add_column(name, no_wrap=no_wrap)
+        found.add_column(name, no_wrap=no_wrap, overflow="fold")
     for name in numbers:
         found.add_column(name, justify="right", no_wrap=True)
     return found
 
 
-def parts(
+def fitting_table(
     rows: Sequence[Mapping[str, str]],
     *,
     names: Sequence[str],
-    words: Collection[str],
     console: Console,
     indent: int = 0,
-) -> Iterator[Table]:
-    """Yield one table where there is room for it, else several of as many columns as there is.
+    styles: Iterable[str] = (),
+) -> Iterator[RenderableType]:
+    """Yield one table of as many columns as there is room for, and what the others are.
 
-    ``names``: columns of what a row is about, which every part begins with; ``words``: columns that
-    are no numbers.
+    ``names``: columns of what a row is about, which come first and are never left out.
+    ``styles``: of the rows.
     """
-    most, room = console.width // 3, console.width + GAP - indent
-    columns = list(rows[0]) if rows else []
-    widths = {name: _width(name, rows, most if name in names else None) for name in columns}
-    dropped = [name for name in columns if name not in names]
-    while dropped:
-        shown = [*names, dropped.pop(0)]
-        while dropped and sum(widths[name] for name in (*shown, dropped[0])) <= room:
-            shown.append(dropped.pop(0))
-        table = plain_table(padding=(0, 1, 0, 0))
-        for name in shown:
-            table.add_column(
-                name,
-                justify="left" if name in words else "right",
-                no_wrap=name not in words,
-                overflow="fold",
-                max_width=most if name in names else None,
-            )
-        for row in rows:
-            table.add_row(*(row[name] for name in shown))
-        yield table
-
-
-def _width(name: str, rows: Sequence[Mapping[str, str]], most: int | None) -> int:
-    """Return the characters that a column would like to have, with the gap behind it."""
-    widest = max(cell_len(each) for each in (*name.split("\n"), *(row[name] for row in rows)))
-    return GAP + (widest if most is None else min(widest, most))
+    most = console.width // (len(names) + 1)
+    others = [name for name in rows[0] if name not in names]
+    widths = {
+        name: GAP + max(cell_len(each) for row in rows for each in (*name.split("\n"), row[name]))
+        for name in rows[0]
+    }
+    room = console.width + GAP - indent - sum(min(GAP + most, widths[name]) for name in names)
+    shown = []
+    while others and (room := room - widths[others[0]]) >= 0:
+        shown.append(others.pop(0))
+    found = table()
+    found.padding = (0, GAP - 1, 0, 0)
+    for name in names:
+        found.add_column(name, overflow="fold", max_width=most)
+    for name in shown:
+        is_words = any(row[name][:1].isalpha() for row in rows)
+        found.add_column(name, justify="left" if is_words else "right", no_wrap=True)
+    for row, style in zip(rows, (*styles, *repeat("", len(rows))), strict=False):
+        found.add_row(*(row[name] for name in (*names, *shown)), style=style)
+    yield found
+    if others:
+        left_out = ", ".join(" ".join(name.split()) for name in others)
+        yield Text(f"not shown in {console.width} columns: {left_out}", style=DIM)

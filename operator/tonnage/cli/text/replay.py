@@ -1,16 +1,15 @@
 """A replay for a terminal: what Tonnage saves, and every policy in a row."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from rich.console import Console, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tonnage.cli.console import printable
 from tonnage.cli.results import replay_summary as words
-from tonnage.cli.results.replays import CaseResult, Replays
-from tonnage.cli.text.layout import DIM, INDENT, heading, indent, table
+from tonnage.cli.results.replays import Replays
+from tonnage.cli.text.layout import DIM, INDENT, fitting_table, heading, indent
 
 COLORS: Final = {"yes": "green", "short": "yellow", "no": "red"}
 
@@ -27,7 +26,12 @@ def replay_report(found: Replays, console: Console) -> Iterator[RenderableType]:
         if ran := words.ran_words(fared, question):
             yield Text(ran)
         yield Text(words.case_title(question, start_s), style="bold")
-        yield from (indent(part) for part in _tables(fared, question.target, console))
+        rows = [{words.POLICY: str(each.policy), **words.cells(each)} for each in fared]
+        styles = ["" if each.keeps(question.target) else "red" for each in fared]
+        table = fitting_table(
+            rows, names=[words.POLICY], console=console, indent=INDENT, styles=styles
+        )
+        yield from map(indent, table)
         for each in fared:
             for note in each.notes:
                 yield indent(Text(f"{each.policy}: {note}", style=DIM))
@@ -35,22 +39,3 @@ def replay_report(found: Replays, console: Console) -> Iterator[RenderableType]:
         yield Text()
     for note in words.notes(found):
         yield Text(note, style=DIM)
-
-
-def _tables(found: Sequence[CaseResult], target: float, console: Console) -> Iterator[Table]:
-    """Yield one table where there is room for it, else one of the cost and one of what is kept."""
-    whole = _table(found, target, words.COLUMNS)
-    if console.measure(whole).maximum + INDENT <= console.width:
-        yield whole
-        return
-    yield _table(found, target, words.COST_COLUMNS)
-    yield _table(found, target, words.LATENCY_COLUMNS)
-
-
-def _table(found: Sequence[CaseResult], target: float, columns: Sequence[str]) -> Table:
-    policies = table(words.POLICY, numbers=columns, no_wrap=True)
-    for each in found:
-        row = dict(zip(words.COLUMNS, words.cells(each), strict=True))
-        style = "" if each.keeps(target) else "red"
-        policies.add_row(str(each.policy), *(row[name] for name in columns), style=style)
-    return policies
