@@ -19,33 +19,35 @@ def tokens_per_day(tokens_per_s: float) -> str:
     return f"{significant(tokens_per_s * DAY_S / MILLION)} million output tokens per day"
 
 
-def full_use(sizing: Sizing) -> str:
-    """Name the state at which a replica is fully used."""
-    is_memory = sizing.request.slo.is_offline and sizing.limited_by == "KVCache"
-    return "memory ceiling" if is_memory else "load line"
-
-
-def bill_lines(sizing: Sizing, found: Bill, *, replicas: int) -> Iterator[str]:
-    """Yield the parts of a bill, a line each: requests, users, days, owned beside rented."""
+def bill_rows(sizing: Sizing, found: Bill) -> Iterator[tuple[str, str]]:
+    """Yield what a user costs, and what owned GPUs would cost rented."""
     if found.usd_per_hour_and_user is not None:
-        yield _of_users(sizing, found)
-    if sizing.request.slo.is_offline and found.usd_per_million_tokens_asked is not None:
-        yield (
-            f"for the tokens asked: {found.usd_per_million_tokens_asked:.2f} {found.currency} per "
-            "million, "
-            f"{found.usd_per_month:,.0f} {found.currency} per month"
-        )
-    if found.hour.basis == "owned":
-        yield str(found.hour)
-        yield from _rented_instead(sizing, replicas)
+        yield "cost of users", _of_users(sizing, found)
+    each = sizing.parallelism.num_gpus
+    if found.hour.basis == "owned" and (hour := rented_hour(sizing.request.gpu, each)):
+        rented = bill(sizing, replicas=found.replicas, hour=hour)
+        if rented:
+            yield (
+                "if rented",
+                f"{hour}, {rented.usd_per_hour:.2f} {rented.currency} per hour in all, "
+                f"{rented.usd_per_million_tokens:.2f} {rented.currency} per million output tokens",
+            )
 
 
 def per_hour_written(found: Bill) -> str:
     """Write what an hour costs: of full instances the share, and of the instances as billed."""
-    shared, whole, unit = found.usd_per_hour_shared, found.usd_per_hour_whole, found.currency
-    if shared == whole:
-        return f"{shared:.2f} {unit} per hour"
-    return f"{shared:.2f} {unit} per hour as a share of full instances, {whole:.2f} in whole ones"
+    shared, whole = (f"{usd:.2f}" for usd in (found.usd_per_hour_shared, found.usd_per_hour_whole))
+    return both_written(shared, whole, f"{found.currency} per hour")
+
+
+def both_written(shared: str, whole: str, unit: str) -> str:
+    """Write an amount as it is paid by the GPU, and by the instance where that is another.
+
+    >>> both_written("7.91", "63.30", "USD per hour")
+    '7.91 USD per hour as a share of full instances, 63.30 in whole ones'
+    """
+    others = f" as a share of full instances, {whole} in whole ones"
+    return f"{shared} {unit}{others if shared != whole else ''}"
 
 
 def nodes_written(found: Bill) -> Iterator[str]:
@@ -84,16 +86,6 @@ def _of_users(sizing: Sizing, found: Bill) -> str:
         f"{count_of(f'{demand.num_users:.0f}', 'user')}, each in flight {demand.duty_fraction:.0%} "
         f"of the time; a replica carries {significant(carried)}"
     )
-
-
-def _rented_instead(sizing: Sizing, replicas: int) -> Iterator[str]:
-    rented = rented_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
-    found = bill(sizing, replicas=replicas, hour=rented) if rented else None
-    if found:
-        yield (
-            f"rented: {found.hour}, {found.usd_per_hour:.2f} {found.currency} per hour in all, "
-            f"{found.usd_per_million_tokens:.2f} {found.currency} per million output tokens"
-        )
 
 
 def price_notes(hours: Iterable[tuple[str, GpuHour]]) -> Iterator[str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tonnage.explain.cost_words import (
+    bill_rows,
     commitment_written,
     missing_price,
     nodes_written,
@@ -112,12 +113,6 @@ def _missed_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
     ]
     if late or slow:
         yield "which misses a target, by no more than the step of the search for the rate"
-
-
-def latencies_written(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
-    """Yield each SLO target with the latency that is reached at its percentile."""
-    for name, reached, target in reached_targets(sizing, served):
-        yield f"{name} {reached} (target {target})"
 
 
 def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
@@ -270,6 +265,7 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
     if found:
         yield "cost", _cost_written(found)
         yield "cost of each", each_written(found)
+        yield from bill_rows(sizing, found)
         yield from (("instances", line) for line in nodes_written(found))
         yield "price", str(found.hour)
         yield from ((each.term, commitment_written(each)) for each in found.commitments)

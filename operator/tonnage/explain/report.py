@@ -180,7 +180,7 @@ def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
     """Say with numbers what set the batch."""
     state, flags = sizing.at_capacity, sizing.flags
     capacity = (
-        f"{goodput_written(sizing)} per replica: "
+        f"{goodput_written(sizing)} by a replica alone: "
         f"{significant(state.num_decoding)} decoding at {format_s(state.step_s)} per step, "
         f"stopped by {sizing.limited_by}"
     )

@@ -17,19 +17,7 @@ from tonnage.catalog.speed_range import (
     unmeasured_parts,
     unmeasured_prompts,
 )
-from tonnage.explain.cost_words import (
-    bill_lines,
-    full_use,
-    missing_price,
-    per_hour_written,
-    tokens_per_day,
-)
-from tonnage.explain.demand_outcome import (
-    at_demand,
-    latencies_written,
-    load_written,
-    room_written,
-)
+from tonnage.explain.cost_words import tokens_per_day
 from tonnage.explain.report import (
     attention_name,
     bottleneck,
@@ -41,7 +29,7 @@ from tonnage.explain.report import (
     ridge,
     start_reasons,
 )
-from tonnage.sizing.bill import bill, inputs_with_price, tokens_per_s_asked
+from tonnage.sizing.bill import inputs_with_price, tokens_per_s_asked
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, prior_of
@@ -62,8 +50,8 @@ class Answer:
 
 
 def explain(sizing: Sizing) -> tuple[Answer, ...]:
-    """Answer, in this order: fit, bottleneck, batch, latency, replicas, cost."""
-    steps = (_fit, _bottleneck, _batch, _latency, _replicas, _cost)
+    """Answer, in this order: fit, bottleneck, batch, latency, replicas."""
+    steps = (_fit, _bottleneck, _batch, _latency, _replicas)
     return tuple(step(sizing) for step in steps)
 
 
@@ -264,27 +252,23 @@ def _batch(sizing: Sizing) -> Answer:
 
 
 def _latency(sizing: Sizing) -> Answer:
-    workload, replica = sizing.request.workload, sizing.replica
+    """Say how long one request takes alone, and several at once; the rest is at the demand."""
+    workload, replica, idle = sizing.request.workload, sizing.replica, sizing.idle
+    common = (*_unpacked(sizing.request), *_sureness(sizing))
+    answer = f"one request alone: TPOT {format_s(idle.tpot_s)}"
     if sizing.request.slo.is_offline:
-        return _latency_offline(sizing)
-    own_s = own_prefill_s(replica, workload, sizing.idle, workload.prompt.mean_tokens)
-    capacity = sizing.at(sizing.sustained_requests_per_s(sizing.replicas), sizing.replicas)
-    asked = at_demand(sizing, sizing.replicas)
-    shown, where = (asked.served, "at the demand asked") if asked else (capacity, "at capacity")
-    return Answer(
-        question="Which latencies are reached?",
-        answer=f"{where}: {', '.join(latencies_written(sizing, shown))}",
-        lines=(
-            f"{where}: {load_written(shown)}",
-            *([f"at capacity: {', '.join(latencies_written(sizing, capacity))}"] if asked else []),
-            f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}, TTFT "
-            f"{format_s(typical_ttft_s(replica, workload, sizing.idle))}, of which its own prefill "
-            f"of {significant(workload.new_prompt_tokens)} new tokens takes {format_s(own_s)}",
-            *_unpacked(sizing.request),
-            *_sureness(sizing),
-            *_together(sizing),
-        ),
-    )
+        answer += "; no target (offline), so requests wait their turn"
+        per_s = sizing.output_tokens_per_s
+        made = f"a replica makes {significant(per_s)} output tokens/s = {tokens_per_day(per_s)}"
+        lines: tuple[str, ...] = (*common, made)
+    else:
+        own_s = own_prefill_s(replica, workload, idle, workload.prompt.mean_tokens)
+        answer += (
+            f", TTFT {format_s(typical_ttft_s(replica, workload, idle))}, of which its own prefill "
+            f"of {significant(workload.new_prompt_tokens)} new tokens takes {format_s(own_s)}"
+        )
+        lines = (*common, *_together(sizing))
+    return Answer(question="How long do requests take?", answer=answer, lines=lines)
 
 
 def _unpacked(request: SizingRequest) -> Iterator[str]:
@@ -354,25 +338,6 @@ def _together(sizing: Sizing) -> Iterator[str]:
         )
 
 
-def _latency_offline(sizing: Sizing) -> Answer:
-    """Say what a batch takes; how long a request waits for its turn is nobody's concern."""
-    tokens_per_s = sizing.output_tokens_per_s
-    return Answer(
-        question="Which latencies are reached?",
-        answer=(
-            f"TPOT {format_s(sizing.at_capacity.tpot_s)} at the {full_use(sizing)}; no target "
-            "(offline), so requests wait their turn"
-        ),
-        lines=(
-            f"one request alone: TPOT {format_s(sizing.idle.tpot_s)}",
-            *_unpacked(sizing.request),
-            *_sureness(sizing),
-            f"a replica makes {significant(tokens_per_s)} output tokens/s = "
-            f"{tokens_per_day(tokens_per_s)}",
-        ),
-    )
-
-
 def _replicas(sizing: Sizing) -> Answer:
     if sizing.request.slo.is_offline:
         return _replicas_offline(sizing)
@@ -381,16 +346,15 @@ def _replicas(sizing: Sizing) -> Answer:
         answer = "1, since no demand is given; scaling follows what is measured"
     else:
         answer = f"{sizing.replicas} for {rate_written(sizing, rate)}"
-    asked = at_demand(sizing, sizing.replicas)
+    number, request = sizing.replicas, sizing.request
     return Answer(
         question="How many replicas?",
         answer=answer,
         lines=(
-            f"goodput of a replica: {goodput_written(sizing)} = "
-            f"{significant(sizing.output_tokens_per_s)} output tokens/s; routing "
-            f"{sizing.request.routing} (arrivals' squared variation "
-            f"{significant(sizing.request.arrival_scv)})",
-            *([room_written(asked)] if asked else []),
+            f"goodput of a replica alone: {goodput_written(sizing)} = "
+            f"{significant(sizing.output_tokens_per_s)} output tokens/s; of one of {number}, with "
+            f"routing {request.routing}: {significant(sizing.staffing.each(number))} requests/s "
+            f"(arrivals' squared variation {significant(request.arrival_scv)})",
         ),
     )
 
@@ -407,24 +371,6 @@ def _replicas_offline(sizing: Sizing) -> Answer:
             f"{significant(asked / each)} replicas, each at work all day",
         )
     return Answer(question="How many replicas?", answer=answer, lines=lines)
-
-
-def _cost(sizing: Sizing) -> Answer:
-    found = bill(sizing, replicas=sizing.replicas)
-    if found is None:
-        answer, lines = (
-            f"unknown: {missing_price(sizing.request.gpu, sizing.parallelism.num_gpus)}",
-            tuple[str](),
-        )
-    else:
-        full, unit = f"{found.usd_per_million_tokens:.2f} at the {full_use(sizing)}", found.currency
-        asked = found.usd_per_million_tokens_asked
-        hour = f"{per_hour_written(found)}; {unit} per million output tokens: "
-        answer = f"{hour}{full}"
-        if asked is not None:
-            answer = f"{hour}{asked:.2f} at the demand asked, {full}"
-        lines = tuple(bill_lines(sizing, found, replicas=sizing.replicas))
-    return Answer(question="What does it cost?", answer=answer, lines=lines)
 
 
 def inputs(sizing: Sizing) -> Iterator[tuple[str, str, str]]:

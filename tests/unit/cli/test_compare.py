@@ -276,6 +276,34 @@ def test_a_narrow_screen_has_one_table_too_and_names_what_is_not_in_it():
     assert "not shown" not in texts[120]
 
 
+class TestBothWaysToPay:
+    @pytest.mark.parametrize("rate", ["0.5", "1", "4"])
+    def test_what_costs_least_by_the_other_way_is_first_where_that_way_is_paid(self, rate):
+        text = manifest(("PerSecond: 4", f'PerSecond: "{rate}"'))
+        asked = ["--gpu", "H100,H200,A100-80GB,A100-40GB"]
+        shared, whole = (
+            as_json(text, options=asked),
+            as_json(text, options=[*asked, "--whole-nodes"]),
+        )
+
+        for one, other in ((shared, whole), (whole, shared)):
+            first = other["classes"][0]
+            least = one["paidOtherwise"] or one["classes"][0]
+            cost = (least.get("atDemand") or least)["cost"]
+            assert least["gpu"] == first["gpu"]
+            assert cost["perHourWhole"] == first["atDemand"]["cost"]["perHourWhole"]
+            assert cost["perHourShared"] == first["atDemand"]["cost"]["perHourShared"]
+
+    def test_the_first_line_has_what_costs_least_by_the_other_way_and_what_runs_then(self):
+        # Two of eight H200 are 15.82 USD, the whole instance is 63.30; eight A100 are 27.45.
+        text = manifest(("PerSecond: 4", 'PerSecond: "0.5"'))
+        shown = " ".join(printed(a_comparison(text, names=("H200", "A100-80GB")), 120).split())
+
+        assert (
+            "; in whole instances A100-80GB costs least, 27.45: 1 replica of 8 GPUs (TP8)" in shown
+        )
+
+
 TEN = ("H100", "H200", "H20", "B200", "B300", "A100-80GB", "L40S", "L4", "GH200", "RTX-PRO-6000")
 """As if the catalogue had no others: each class is a search of a second."""
 

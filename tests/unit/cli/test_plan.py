@@ -34,9 +34,8 @@ QUESTIONS = [
     "1. Does it fit?",
     "2. What is the bottleneck?",
     "3. What limits the batch?",
-    "4. Which latencies are reached?",
+    "4. How long do requests take?",
     "5. How many replicas?",
-    "6. What does it cost?",
     "Assumptions",
     "Plan",
 ]

@@ -66,16 +66,42 @@ def test_a_month_is_as_by_hand_beside_four_replicas_all_the_time(of_the_day):
     month = figures(of_the_day[0])["perMonth"]
     hours, constant = REPLICA_HOURS * MONTH_DAYS, 4 * 730.5
 
-    assert month["byHour"] == {
-        "gpuHours": pytest.approx(hours, abs=0.1),
-        "cost": pytest.approx(hours * H100_USD, abs=0.01),
-        "currency": "USD",
-    }
-    assert month["constant"] == {
-        "gpuHours": constant,
-        "cost": pytest.approx(constant * H100_USD, abs=0.01),
-        "currency": "USD",
-    }
+    requests = sum(DAY) / 24 * 730.5 * 3600
+    for found, gpu_hours in ((month["byHour"], hours), (month["constant"], constant)):
+        usd = pytest.approx(gpu_hours * H100_USD, abs=0.01)
+        assert found["gpuHours"] == pytest.approx(gpu_hours, abs=0.1)
+        assert [found[name] for name in ("cost", "costShared", "costWhole")] == [usd] * 3
+        assert found["currency"] == "USD"
+        each = gpu_hours * H100_USD / requests
+        assert found["perRequest"] == pytest.approx(each, rel=1e-3)
+        assert found["perMillionTokens"] == pytest.approx(each * 1e6 / 200, rel=1e-3)
+
+
+def test_what_a_request_costs_is_of_all_requests_and_not_of_the_peak_alone(of_the_day):
+    (found,) = json.loads(of_the_day[0].stdout)
+    cost, month = found["atDemand"]["cost"], found["demandByHour"]["perMonth"]
+
+    assert cost["perRequest"] == pytest.approx(month["constant"]["perRequest"], rel=1e-3)
+    # All the time four replicas, for 22.8 requests/s in the mean: not for the 40 of the peak.
+    assert cost["perRequest"] == pytest.approx(4 * H100_USD / 3600 / (sum(DAY) / 24), rel=1e-3)
+
+
+def test_whole_instances_are_paid_in_each_hour(plan):
+    asked = ("--gpu", "H200", "-o", "json")
+    shared, whole = (
+        figures(plan(a_csv((5, 40)), *asked, *more)) for more in ((), ("--whole-nodes",))
+    )
+
+    for found, paid in ((shared, "perHour"), (whole, "perHourWhole")):
+        for each in found["steps"]:
+            instances = -(-each["gpus"] // 8)
+            assert each["perHourWhole"] == pytest.approx(instances * 63.296)
+            assert each["perHour"] == each[paid]
+    hours = shared["perMonth"]["constant"], whole["perMonth"]["constant"]
+    assert hours[0]["gpuHours"] == shared["steps"][1]["gpus"] * 730.5
+    assert hours[1]["gpuHours"] == -(-whole["steps"][1]["gpus"] // 8) * 8 * 730.5
+    assert hours[0]["costShared"] < hours[0]["costWhole"]
+    assert hours[1]["cost"] == hours[1]["costWhole"]
 
 
 def test_the_plan_is_that_of_the_peak(of_the_day):
@@ -115,6 +141,7 @@ def test_csv_has_a_row_for_each_step(plan):
     assert rows[8] == {
         "name": "small", "namespace": "serving", "at": "hour 8", "requestsPerSecond": "40.0",
         "replicas": "4", "gpus": "4", "currency": "USD", "perHour": "27.52",
+        "perHourWhole": "27.52",
     }  # fmt: skip
 
 

@@ -393,7 +393,6 @@ class TestPrices:
         )
 
         assert "cost unknown: no spot price for H100 in prices.yaml" in text
-        assert "6. What does it cost? unknown: no spot price for H100 in prices.yaml" in text
         for name in ("H100", "L40S"):
             assert f"no spot price for {name} in prices.yaml" in compared
         assert "no price for L4 in prices.yaml" in compared
@@ -660,6 +659,7 @@ class TestSavings:
         # One replica of 2 GPUs, at 1.50 in an instance of 8; two of one GPU, at 0.50.
         assert (found.replicas, found.num_gpus, found.num_fewer_gpus) == (2, 2, 0)
         assert found.saved_per_hour == 2 * 1.50 - 2 * 0.50
+        assert found.saved_per_hour_whole == 12 - 2 * 0.50
 
     def test_in_whole_instances_are_of_another_split_where_that_costs_less(self):
         # Two GPUs of an instance of 8 are 1 USD of it; billed whole it is 4, two single ones 2.

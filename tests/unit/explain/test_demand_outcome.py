@@ -11,8 +11,8 @@ from tonnage.explain.demand_outcome import (
     at_demand,
     cost_figures,
     demand_figures,
-    latencies_written,
     load_written,
+    reached_targets,
     room_written,
 )
 from tonnage.sizing.bill import Bill
@@ -68,24 +68,22 @@ def sizing():
 
 class TestInWords:
     def test_a_target_stands_beside_what_is_reached(self, sizing):
-        assert list(latencies_written(sizing, SERVED)) == [
-            "TTFT p95 866 ms (target 2.00 s)",
-            "TPOT p95 38.3 ms (target 50.0 ms)",
+        assert list(reached_targets(sizing, SERVED)) == [
+            ("TTFT p95", "866 ms", "2.00 s"),
+            ("TPOT p95", "38.3 ms", "50.0 ms"),
         ]
 
     def test_answers_of_one_token_are_said_to_have_no_second(self, sizing):
         one = replace(SERVED, latencies=(Latency(quantile=0.95, ttft_s=1, tpot_s=None),))
 
-        assert list(latencies_written(sizing, one))[1] == (
-            "TPOT p95 no second token (target 50.0 ms)"
-        )
+        assert list(reached_targets(sizing, one))[1] == ("TPOT p95", "no second token", "50.0 ms")
 
     def test_a_queue_that_grows_has_no_ttft(self, sizing):
         found = replace(sizing, request=replace(sizing.request, demand=Demand(requests_per_s=40)))
         served = at_demand(found, 2).served
 
-        ttft, tpot = latencies_written(found, served)
-        assert ttft == "TTFT p95 grows without end (target 2.00 s)"
+        (_, ttft, _), (_, tpot, _) = reached_targets(found, served)
+        assert ttft == "grows without end"
         assert "end" not in tpot
         latencies = demand_figures(found, 2)["latencies"]
         assert {each["timeToFirstTokenSeconds"] for each in latencies} == {None}

@@ -5,12 +5,15 @@ from functools import cache
 
 import pytest
 
+from builders import a_sizing_request
 from tonnage.api.spec import Spec
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.explain.report import sizing_reasons
 from tonnage.explain.words import explain
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
-from tonnage.units import GIB, format_s
+from tonnage.sizing.workload import Demand
+from tonnage.units import GIB, format_s, significant
 
 GPT_OSS, LLAMA = "openai/gpt-oss-20b", "meta-llama/Llama-3.1-8B-Instruct"
 UNIT_S = {"ms": 1e-3, "µs": 1e-6, "us": 1e-6, "s": 1}
@@ -116,3 +119,21 @@ def test_a_spread_of_lengths_that_nobody_gave_is_among_the_assumptions(prompt, o
 
     spread = [(each.value, each.origin) for each in found if each.name == "spread of lengths"]
     assert spread == ([(assumed, "guessed")] if assumed else [])
+
+
+def test_the_rate_of_one_of_many_is_beside_that_of_one_alone():
+    bursty = {"arrival_scv": 4.0, "demand": Demand(requests_per_s=80), "num_gpus": 1}
+    sizing = size(a_sizing_request(**bursty, routing="LeastOutstanding"))
+    *_, replicas = explain(sizing)
+    [line], each = replicas.lines, sizing.staffing.each(sizing.replicas)
+
+    # Idle neighbours take what comes in bursts: a replica of many serves more than one alone.
+    assert each > 1.05 * sizing.goodput_requests_per_s
+    assert f"alone: {significant(sizing.goodput_requests_per_s)} requests/s" in line
+    assert (
+        f"of one of {sizing.replicas}, with routing LeastOutstanding: {significant(each)}" in line
+    )
+    assert any(
+        f"over {significant(each)} per replica need {sizing.replicas}" in reason.message
+        for reason in sizing_reasons(sizing)
+    )

@@ -12,7 +12,7 @@ from splits import mean_cost_of, swept_costs
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.price import Price
-from tonnage.explain.cost_words import full_use
+from tonnage.explain.demand_outcome import demand_rows
 from tonnage.explain.words import explain
 from tonnage.sizing.bill import bill, tokens_per_s_asked
 from tonnage.sizing.compare import Choice, select
@@ -325,23 +325,22 @@ class TestTheBill:
     def test_says_what_owning_saves(self):
         sizing = at_rate(2.0, gpu=a_gpu(price=OWNED, tdp_watts=700))
         sizing = replace(sizing, replicas=2)
-        *_, cost = explain(sizing)
+        rows = dict(demand_rows(sizing, 2))
 
         # 2 * 1.40; 2.80 / 7.2, 1.40 / 3.6; rented 2 * 4 and 4 / 3.6.
-        assert cost.answer == (
-            "2.80 USD per hour; USD per million output tokens: 0.39 at the demand asked, "
-            "0.39 at the load line"
-        )
-        assert cost.lines[-2].startswith("owned: 26,280 USD / 26,280 h")
-        assert cost.lines[-1] == (
-            "rented: 4.00 USD per GPU and hour: yours, 8.00 USD per hour in all, 1.11 USD per "
-            "million output tokens"
+        assert rows["cost"].startswith("2.80 USD per hour; ")
+        assert "0.39 USD per million output tokens" in rows["cost of each"]
+        assert rows["at capacity"].endswith("0.39 USD per million output tokens")
+        assert rows["price"].startswith("owned: 26,280 USD / 26,280 h")
+        assert rows["if rented"] == (
+            "4.00 USD per GPU and hour: yours, 8.00 USD per hour in all, 1.11 USD per million "
+            "output tokens"
         )
 
     def test_names_the_key_that_would_make_a_purchase_price_one_per_hour(self):
         sizing = size(a_sizing_request(gpu=a_gpu(price=Price(purchase_usd=30_000))))
 
-        assert "price.amortization_hours" in explain(sizing)[-1].answer
+        assert "price.amortization_hours" in dict(demand_rows(sizing, 1))["cost"]
 
 
 class TestHalfAPriceOfAnOwnedGpu:
@@ -368,10 +367,8 @@ class TestOffline:
     def test_runs_at_the_memory_ceiling(self):
         sizing = size(a_sizing_request(slo=OFFLINE))
 
-        assert full_use(sizing) == "memory ceiling"
         assert sizing.limited_by == "KVCache"
         assert sizing.flags.max_num_seqs == math.floor(sizing.memory_ceiling_typical)
-        assert full_use(size(a_sizing_request())) == "load line"
 
     def test_counts_replicas_from_the_tokens_of_a_day(self):
         sizing = size(asked(a_spec("offline-batch")))
@@ -389,17 +386,17 @@ class TestOffline:
     def test_is_told_in_tokens_per_day(self):
         sizing = size(asked(a_spec("offline-batch")))
         inputs = {each.name: each.value for each in sizing.request.inputs}
-        *_, latency, replicas, cost = explain(sizing)
+        *_, latency, replicas = explain(sizing)
 
         assert inputs["demand"] == "1,000,000,000 output tokens per day = 23.1 requests/s"
         assert "no target (offline)" in latency.answer
         assert "TTFT" not in f"{latency.answer} {latency.lines}"
         assert replicas.answer == f"{sizing.replicas} for 1000 million output tokens per day"
-        assert cost.answer.endswith("at the memory ceiling")
 
     def test_a_month_costs_its_hours(self):
         # 4 USD * 5 replicas * 730.5 h; 2 requests/s of 500 tokens asked: 3.6 million an hour.
         sizing = at_rate(1.0, slo=OFFLINE, demand=Demand(requests_per_s=2))
-        *_, cost = explain(replace(sizing, replicas=5))
+        rows = dict(demand_rows(sizing, 5))
 
-        assert "for the tokens asked: 5.56 USD per million, 14,610 USD per month" in cost.lines
+        assert "14,610 USD per month" in rows["cost"]
+        assert "5.56 USD per million output tokens" in rows["cost of each"]

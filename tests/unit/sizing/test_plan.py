@@ -19,6 +19,7 @@ from fleet_builders import SPEC, a_model, a_request_of
 from golden.formulas import Need, ways_out
 from tonnage.api.status import Reason
 from tonnage.catalog.price import Price
+from tonnage.explain.demand_outcome import demand_rows
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs
 from tonnage.sizing.errors import (
@@ -322,16 +323,15 @@ class TestTheReplicas:
 
 
 class TestTheWords:
-    def test_answer_six_questions_in_order(self):
+    def test_answer_five_questions_in_order(self):
         answers = explain(size(a_sizing_request()))
 
         assert [answer.question for answer in answers] == [
             "Does it fit?",
             "What is the bottleneck?",
             "What limits the batch?",
-            "Which latencies are reached?",
+            "How long do requests take?",
             "How many replicas?",
-            "What does it cost?",
         ]
 
     def test_hold_the_numbers_of_the_plan(self):
@@ -341,15 +341,17 @@ class TestTheWords:
 
         assert f"max-num-seqs {sizing.flags.max_num_seqs}" in text
         assert f"{sizing.replicas} for 30.0 requests/s" in text
-        assert f"{4 * sizing.replicas:.2f} USD per hour" in text
+        cost = dict(demand_rows(sizing, sizing.replicas))["cost"]
+        assert cost.startswith(f"{4 * sizing.replicas:.2f} USD per hour")
 
     def test_say_what_is_unknown(self):
         free = a_gpu(price=Price())
 
-        answers = explain(size(a_sizing_request(gpu=free, demand=Demand(), slo=OFFLINE)))
+        sizing = size(a_sizing_request(gpu=free, demand=Demand(), slo=OFFLINE))
 
-        text = "\n".join(answer.answer for answer in answers)
-        assert "TEST-80GB has no rental price" in text
+        text = "\n".join(answer.answer for answer in explain(sizing))
+        cost = dict(demand_rows(sizing, sizing.replicas))["cost"]
+        assert cost == "unknown: TEST-80GB has no rental price"
         assert "no demand is given" in text
         assert "no target (offline)" in text
 

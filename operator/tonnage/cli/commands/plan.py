@@ -135,6 +135,7 @@ def plan(*, options: PlanOptions) -> None:
         question,
         calibration=calibration_in(options.calibration_file),
         on_search=search_progress().counting(),
+        peak_ratio=curve.peak_ratio if curve else 1.0,
         is_advice=fleet is None,
     )
     live = None
@@ -191,7 +192,7 @@ def _further(answer: Planned | Refused, console: "Console") -> "Iterator[Rendera
         is_ascii = console.options.ascii_only
         yield further_report(answer, is_ascii=is_ascii, width=console.width)
     if isinstance(answer, Planned):
-        yield from beside_report(answer)
+        yield from beside_report(answer, console)
 
 
 def _parts(answers: list[Planned | Refused], console: "Console") -> "Iterator[RenderableType]":

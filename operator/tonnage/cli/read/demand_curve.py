@@ -48,6 +48,11 @@ class DemandCurve:
     def duration_s(self) -> float:
         return self.step_s * len(self.requests_per_s)
 
+    @property
+    def peak_ratio(self) -> float:
+        """The highest rate over the mean."""
+        return max(self.requests_per_s) * len(self.requests_per_s) / sum(self.requests_per_s)
+
     def at(self, step: int) -> str:
         """Return when a step begins: the number of the hour, or a date, of UTC if it had a zone."""
         at_s = self.begins_s + step * self.step_s

@@ -24,9 +24,9 @@ NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
 MAX_OFFERS: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Alternative:
-    """Changes to the spec with which the answer would be yes."""
+    """Changes to the spec with which the answer would be yes, or costs less."""
 
     changes: tuple[str, ...]
     sizing: Sizing
@@ -36,6 +36,10 @@ class Alternative:
     @property
     def replicas(self) -> int:
         return max(self.sizing.replicas, self.fewest)
+
+    @property
+    def num_gpus(self) -> int:
+        return self.replicas * self.sizing.parallelism.num_gpus
 
     @property
     def bill(self) -> Bill | None:
@@ -91,8 +95,7 @@ def _with_replicas(offer: Alternative, most: int | None) -> Alternative:
 
 def _price(offer: Alternative) -> tuple[float, int]:
     """Order by price; a class without one comes after those that have it."""
-    found, num_gpus = offer.bill, offer.replicas * offer.sizing.parallelism.num_gpus
-    return (found.usd_per_hour if found else math.inf), num_gpus
+    return (offer.bill.usd_per_hour if offer.bill else math.inf), offer.num_gpus
 
 
 def _offer(request: SizingRequest, change: str, on_search: OnSearch) -> Iterator[Alternative]:

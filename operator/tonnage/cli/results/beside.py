@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.read.demand_curve import DemandCurve
 from tonnage.cli.results.planning import Planned, Refused, fewest_replicas
-from tonnage.sizing.cost import cents, fleet_usd_per_hour, gpu_hour
+from tonnage.explain.report import round_estimate
+from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import OnSearch, Sizing
 from tonnage.sizing.search import size
-from tonnage.units import HOURS_PER_MONTH
+from tonnage.units import HOUR_S, HOURS_PER_MONTH, MILLION
 
 if TYPE_CHECKING:  # slow to import
     from tonnage.control.input.state import DeploymentView
@@ -21,15 +22,23 @@ HOURS, FLEETS = "demandByHour", "fleets"
 
 
 def month_figures(gpu: Gpu, num_gpus: int, hours: Mapping[int, float]) -> dict[str, Any]:
-    """Return a month of replicas of so many GPUs; ``hours``: of the month, by their number."""
+    """Return a month of replicas of so many GPUs; ``hours``: of the month, by their number.
+
+    GPU-hours are those that are paid.
+    """
     price = gpu_hour(gpu, num_gpus)
-    usd = (
-        each * (fleet_usd_per_hour(gpu, gpus_per_replica=num_gpus, replicas=replicas) or 0.0)
-        for replicas, each in hours.items()
-    )
-    gpu_hours = num_gpus * sum(replicas * each for replicas, each in hours.items())
-    cost = cents(sum(usd)) if price else None
-    return {"gpuHours": round(gpu_hours, 1), "cost": cost, "currency": price and price.currency}
+    used = num_gpus * sum(replicas * each for replicas, each in hours.items())
+    if price is None:
+        return {"gpuHours": round(used, 1), "cost": None, "currency": None}
+    whole = sum(each * price.gpus_whole(replicas, num_gpus) for replicas, each in hours.items())
+    paid = whole if price.is_whole else used
+    return {
+        "gpuHours": round(paid, 1),
+        "cost": cents(price.usd * paid),
+        "costShared": cents(price.usd * used),
+        "costWhole": cents(price.usd * whole),
+        "currency": price.currency,
+    }
 
 
 def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) -> Planned | Refused:
@@ -40,10 +49,12 @@ def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) ->
     if isinstance(answer, Refused):
         return answer
     sizing, rates, most = answer.sizing, curve.requests_per_s, answer.replicas
-    peak, fewest = sizing.request.demand.peak_ratio, fewest_replicas(answer.deployment)
+    peak = sizing.request.demand.peak_ratio / curve.peak_ratio
+    fewest = fewest_replicas(answer.deployment)
     needed = [sizing.replicas_for(peak * rate) for rate in rates]
     replicas = [min(most, max(fewest, number)) for number in needed]
     gpu, each = sizing.request.gpu, sizing.parallelism.num_gpus
+    hour = gpu_hour(gpu, each)
     allowed = sizing.request.max_replicas
     figures = {
         "source": curve.source,
@@ -51,11 +62,14 @@ def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) ->
         "stepSeconds": curve.step_s,
         "startUpSeconds": start_s,
         "peak": {"at": curve.at(rates.index(max(rates))), "requestsPerSecond": max(rates)},
-        "meanRequestsPerSecond": round(sum(rates) / len(rates), 4),
+        "meanRequestsPerSecond": round(max(rates) / curve.peak_ratio, 4),
         "hoursPerMonth": HOURS_PER_MONTH,
         "perMonth": {
-            "byHour": month_figures(gpu, each, _hours(replicas, curve.step_s, start_s)),
-            "constant": month_figures(gpu, each, {most: HOURS_PER_MONTH}),
+            name: _with_each(month_figures(gpu, each, hours), sizing, sum(rates) / len(rates))
+            for name, hours in (
+                ("byHour", _hours(replicas, curve.step_s, start_s)),
+                ("constant", {most: HOURS_PER_MONTH}),
+            )
         },
         "schedulesLeftOut": len(sizing.request.schedules),
         "stepsAboveMaxReplicas": sum(allowed is not None and n > allowed for n in needed),
@@ -65,12 +79,28 @@ def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) ->
                 "requestsPerSecond": rate,
                 "replicas": number,
                 "gpus": number * each,
-                "perHour": fleet_usd_per_hour(gpu, gpus_per_replica=each, replicas=number),
+                "perHour": hour and hour.usd * hour.gpus_paid(number, each),
+                "perHourWhole": hour and hour.usd * hour.gpus_whole(number, each),
             }
             for step, (rate, number) in enumerate(zip(rates, replicas, strict=True))
         ],
     }
     return replace(answer, beside={**answer.beside, HOURS: figures})
+
+
+def _with_each(month: dict[str, Any], sizing: Sizing, requests_per_s: float) -> dict[str, Any]:
+    """Return a month with what its requests and their tokens cost, at their mean rate."""
+    if month["cost"] is None:
+        return month
+    usd, workload = (
+        month["cost"] / (requests_per_s * HOURS_PER_MONTH * HOUR_S),
+        sizing.request.workload,
+    )
+    return month | {
+        "perRequest": round_estimate(usd),
+        "perMillionTokens": round_estimate(usd * MILLION / workload.output_tokens),
+        "perMillionInputTokens": round_estimate(usd * MILLION / workload.prompt.mean_tokens),
+    }
 
 
 def _hours(replicas: Sequence[int], step_s: float, start_s: float) -> Mapping[int, float]:

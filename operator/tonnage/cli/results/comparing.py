@@ -9,10 +9,11 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.results.batches import BatchRow, batch_rows
 from tonnage.cli.results.planning import fewest_replicas, identity
-from tonnage.explain.demand_outcome import capacity_figures, demand_figures
+from tonnage.cli.results.savings import paid_otherwise
+from tonnage.explain.demand_outcome import capacity_figures, cost_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
 from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
-from tonnage.sizing.cost import gpu_hour
+from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.plan import OnSearch, keep_searching
 from tonnage.sizing.request import SizingRequest
 
@@ -51,6 +52,8 @@ class Compared:
     """Those that nobody would buy, unless they were named."""
     are_named: bool
     """Somebody asked for these classes; without that all are compared."""
+    otherwise: Choice | None = None
+    """What costs least by the other way to pay, where that is not the first of the ranking."""
 
     @property
     def in_full(self) -> tuple[Choice, ...]:
@@ -79,6 +82,7 @@ class Compared:
                 | ({} if each.num_gpus is None else {"gpus": each.num_gpus})
                 for name, each in self.left_out.items()
             ],
+            "paidOtherwise": _paid_otherwise(self.otherwise),
             "refused": [_refusal(each) for each in self.selection.refused],
         }
 
@@ -126,7 +130,30 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         | {gpu.name: Excluded(reason=others[gpu.name]) for gpu in classes if gpu not in asked},
         own=own,
         are_named=are_named,
+        otherwise=_least_otherwise(kept, on_search),
     )
+
+
+def _least_otherwise(choices: tuple[Choice, ...], on_search: OnSearch) -> Choice | None:
+    """Return the choice that costs least by the other way to pay; None: the first does.
+
+    Each class is searched anew at that price, until it costs more by the GPU than another does in
+    whole instances.
+    """
+    priced = [(choice, cost) for choice in choices if (cost := choice.bill)]
+    least, least_usd = None, math.inf
+    for choice, cost in priced:
+        is_whole = cost.hour.is_whole
+        usd = cost.usd_per_hour_shared if is_whole else cost.usd_per_hour_whole
+        if cents(usd) < least_usd:
+            least, least_usd = choice, cents(usd)
+        if usd == cost.usd_per_hour or not (is_whole or cents(cost.usd_per_hour) < least_usd):
+            continue
+        other = replace(choice, sizing=paid_otherwise(choice.sizing, on_search))
+        found = other.bill
+        if found and cents(found.usd_per_hour) < least_usd:
+            least, least_usd = other, cents(found.usd_per_hour)
+    return None if not priced or least is priced[0][0] else least
 
 
 def _why_not(gpu: Gpu) -> str | None:
@@ -150,6 +177,17 @@ def _is_over_nodes(choice: Choice) -> bool:
 
 def _refusal(found: RefusedClass) -> dict[str, Any]:
     return {"gpu": found.gpu.name, "reason": found.reason, "message": found.message}
+
+
+def _paid_otherwise(choice: Choice | None) -> dict[str, Any] | None:
+    if choice is None:
+        return None
+    return {
+        "gpu": choice.gpu.name,
+        "replicas": choice.replicas,
+        "parallelism": str(choice.sizing.parallelism),
+        "cost": cost_figures(choice.bill),
+    }
 
 
 def _statuses(choice: Choice) -> dict[str, Any]:

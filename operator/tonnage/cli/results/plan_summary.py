@@ -19,7 +19,7 @@ from tonnage.sizing.request import Flags
 from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
-SAVING_NUMBERS: Final = ("GPUs", "saves")
+SAVING_NUMBERS: Final = ("GPUs", "saves", "saves\nwhole")
 OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "per hour")
 
 
@@ -105,12 +105,12 @@ def obstacles(answer: Planned) -> tuple[str, ...]:
 
 
 def questions(answer: Planned) -> tuple[Answer, ...]:
-    """Return the questions, answered; replicas and cost within the bounds of the spec."""
-    *earlier, replicas, cost = explain(replace(answer.sizing, replicas=answer.replicas))
+    """Return the questions, answered; replicas within the bounds of the spec."""
+    *earlier, replicas = explain(replace(answer.sizing, replicas=answer.replicas))
     bounds = [each.message for each in answer.reasons if each.code in BOUNDS]
     if bounds:
         replicas = replace(replicas, answer="; ".join([replicas.answer, *bounds]))
-    return (*earlier, replicas, cost, *(words for words, _ in answer.verdicts.values()))
+    return (*earlier, replicas, *(words for words, _ in answer.verdicts.values()))
 
 
 def summary(answer: Planned) -> dict[str, str]:
@@ -139,12 +139,15 @@ def _ranks(flags: Flags) -> str:
 
 def saving_cells(saving: Saving) -> tuple[str, ...]:
     """Return a change, the GPUs that it takes, and what it saves; in doubt it says so."""
-    saved, found = saving.saved_per_hour, saving.bill
+    found = saving.bill
     doubt = "" if saving.is_sure else " (within model error: measure first)"
     return (
-        f"{saving.change}{doubt}",
+        f"{saving.changes[0]}{doubt}",
         f"{saving.replicas} x {saving.sizing.parallelism.num_gpus}",
-        f"{saved:.2f} {found.currency}/h" if found and saved is not None else "no price",
+        *(
+            f"{usd:.2f} {found.currency}/h" if found and usd is not None else "no price"
+            for usd in (saving.saved_per_hour, saving.saved_per_hour_whole)
+        ),
     )
 
 

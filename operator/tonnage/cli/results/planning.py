@@ -76,6 +76,8 @@ class PlanContext:
     """What of a spec nobody said."""
     on_search: OnSearch = keep_searching
     """Called before each run of the engine model."""
+    peak_ratio: float = 1.0
+    """The rate of each demand over its mean, beside what a spec says of its peak."""
     is_advice: bool = False
     """Not what the operator does of itself: replicas over several nodes are no last resort, and
     targets that are not worth their price are refused."""
@@ -326,6 +328,8 @@ def request_of(
     """
     request = with_whole_blocks(_request(spec, terms, references, has_host_cache))
     request = replace(_with_notes(request), schedules=spec.scaling.schedules)
+    demand = replace(request.demand, peak_ratio=request.demand.peak_ratio * terms.peak_ratio)
+    request = replace(request, demand=demand)
     request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)

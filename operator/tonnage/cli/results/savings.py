@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.catalog.gpu import CatalogError
-from tonnage.cli.results.alternatives import targets_written
+from tonnage.cli.results.alternatives import Alternative, targets_written
 from tonnage.cli.results.checkpoint_weights import narrowed
-from tonnage.explain.demand_outcome import cost_figures
 from tonnage.sizing.bill import Bill, bill
-from tonnage.sizing.cost import cents
+from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
@@ -31,45 +30,35 @@ SLO_FIELDS: Final = {"TimePerOutputToken": "tpot", "TimeToFirstToken": "ttft"}
 SPEC_FIELDS: Final = {"tpot": "timePerOutputToken", "ttft": "timeToFirstToken"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Saving:
+@dataclass(frozen=True, kw_only=True)
+class Saving(Alternative):
     """A change with which the demand costs less; without prices, takes fewer GPUs."""
 
-    change: str
-    sizing: Sizing
-    replicas: int
     num_fewer_gpus: int
     """Below zero: more of them cost less, as in smaller instances."""
     saved_per_hour: float | None
     """None: one of both has no price."""
+    saved_per_hour_whole: float | None
+    """In whole instances; below zero: there it costs more."""
     is_traffic: bool
     """No field of the spec brings it about: it is a fact of the prompts."""
     is_sure: bool
     """It would save as much were the engine slower by what the estimate of its speed leaves."""
 
     @property
-    def num_gpus(self) -> int:
-        return self.replicas * self.sizing.parallelism.num_gpus
-
-    @property
     def saved(self) -> float:
         """Per hour, over a year; without a price the GPUs."""
         return self.num_fewer_gpus if self.saved_per_hour is None else self.saved_per_hour
 
-    @property
-    def bill(self) -> Bill | None:
-        return bill(self.sizing, replicas=self.replicas)
-
     def to_dict(self) -> dict[str, Any]:
         return {
-            "change": self.change,
-            "replicas": self.replicas,
-            "gpusPerReplica": self.sizing.parallelism.num_gpus,
+            "change": "; ".join(self.changes),
             "fewerGpus": self.num_fewer_gpus,
             "savedPerHour": self.saved_per_hour,
+            "savedPerHourWhole": self.saved_per_hour_whole,
             "isTraffic": self.is_traffic,
             "isSure": self.is_sure,
-            "cost": cost_figures(self.bill),
+            **super().to_dict(),
         }
 
 
@@ -91,7 +80,7 @@ def savings(
     error = NUM_ERRORS * min(LARGE_ERROR, sizing.goodput.standard_error)
     has_no_price, amount = cost_of(sizing, replicas)
     found = (
-        _saving(change, other, max(other.replicas, fewest), num_gpus, before)
+        _saving(change, other, fewest, sizing, replicas)
         for change, other in _answers(sizing, (has_no_price, (1 - error) * amount), on_search)
     )
     most = sizing.request.max_replicas or math.inf
@@ -112,28 +101,45 @@ def cheaper_whole(sizing: Sizing, fewest: int, on_search: OnSearch) -> Bill | No
     is_given = request.flags or request.num_gpus or request.sizes != ANY_SIZES
     if is_given or not found or found.usd_per_hour == found.usd_per_hour_whole:
         return None
-    whole = replace(request.gpu, price=replace(request.gpu.price, whole_nodes=True))
-    other = size(replace(request, gpu=whole), on_search=on_search)
+    other = paid_otherwise(sizing, on_search)
     least = bill(other, replicas=max(other.replicas, fewest))
     return least if least and cents(least.usd_per_hour) < cents(found.usd_per_hour_whole) else None
 
 
-def _saving(
-    change: str, other: Sizing, replicas: int, num_gpus: int, before: Bill | None
-) -> Saving:
-    after = bill(other, replicas=replicas)
-    rate = requests_per_s_asked(other) or 0.0
-    return Saving(
-        change=change,
-        sizing=other,
-        replicas=replicas,
-        is_traffic=change.startswith(TRAFFIC_FIELD),
-        num_fewer_gpus=num_gpus - replicas * other.parallelism.num_gpus,
-        saved_per_hour=cents(before.usd_per_mean_hour - after.usd_per_mean_hour)
-        if before and after
-        else None,
-        is_sure=other.staffing.sustains((1 + spread_of(other.request)) * rate, replicas),
+def paid_otherwise(sizing: Sizing, on_search: OnSearch = keep_searching) -> Sizing:
+    """Return the plan of its request by the other way to pay: in whole instances, or by the GPU."""
+    gpu = sizing.request.gpu
+    price = replace(gpu.price, whole_nodes=not gpu.price.whole_nodes)
+    asked = replace(sizing.request, gpu=replace(gpu, price=price))
+    return size(asked, on_search=on_search)
+
+
+def _saving(change: str, other: Sizing, fewest: int, plan: Sizing, replicas: int) -> Saving:
+    found = Alternative(changes=(change,), sizing=other, fewest=fewest)
+    costs = [_costs(plan, replicas), _costs(other, found.replicas)]
+    saved, whole = (
+        cents(before - after) if before is not None and after is not None else None
+        for before, after in zip(*costs, strict=True)
     )
+    slower = (1 + spread_of(other.request)) * (requests_per_s_asked(other) or 0.0)
+    return Saving(
+        changes=(change,),
+        sizing=other,
+        fewest=fewest,
+        is_traffic=change.startswith(TRAFFIC_FIELD),
+        num_fewer_gpus=replicas * plan.parallelism.num_gpus - found.num_gpus,
+        saved_per_hour=saved,
+        saved_per_hour_whole=whole,
+        is_sure=other.staffing.sustains(slower, found.replicas),
+    )
+
+
+def _costs(sizing: Sizing, replicas: int) -> list[float | None]:
+    """Return what an hour costs in the mean: as it is paid, and in whole instances."""
+    hour = gpu_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
+    ways = (hour, replace(hour, is_whole=True)) if hour else (None, None)
+    bills = [bill(sizing, replicas=replicas, hour=each) for each in ways]
+    return [each.usd_per_mean_hour if each else None for each in bills]
 
 
 def _answers(sizing: Sizing, cost: Cost, on_search: OnSearch) -> Iterator[tuple[str, Sizing]]:

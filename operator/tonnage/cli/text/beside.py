@@ -4,53 +4,65 @@ from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final
 
-from rich.console import RenderableType
+from rich.console import Console, RenderableType
 from rich.text import Text
 
 from tonnage.cli.console import printable
 from tonnage.cli.results.beside import FLEETS, HOURS
 from tonnage.cli.results.planning import Planned
-from tonnage.cli.text.layout import DIM, grid, indent, section, table
+from tonnage.cli.text.layout import DIM, INDENT, fitting_table, grid, indent, section
+from tonnage.explain.cost_words import both_written
 from tonnage.units import HOURS_PER_MONTH, count_of, format_s, significant
 
 Figures = Mapping[str, Any]
-HOUR_COLUMNS: Final = ("requests/s", "replicas", "GPUs", "per hour")
+NO_PRICE: Final = "no price"
+PER_HOUR: Final = {"per hour": "perHour", "per hour\nwhole": "perHourWhole"}
+PAID: Final = {"shared": "costShared", "whole": "costWhole"}
 NOTE: Final = (
     f"A month has {HOURS_PER_MONTH:g} h, all like these. Replicas are created {{}} before the step "
     "that needs them and removed at its end. What the operator adds, headroom and the time that "
     "replicas stay, 'tonnage replay' simulates."
 )
-FLEET_COLUMNS: Final = ("replicas", "GPUs", "max-num-seqs", "sustain", "per month", "saves")
 WITH: Final = {"running": "today", "sameFlags": "the same flags", "otherFlags": "other flags"}
 
 
-def beside_report(answer: Planned) -> Iterator[RenderableType]:
+def beside_report(answer: Planned, console: Console) -> Iterator[RenderableType]:
     """Yield what was asked beside a plan, in the order of the question."""
     if fleets := answer.beside.get(FLEETS):
-        yield from _today(fleets, answer.replicas)
+        yield from _today(fleets, answer.replicas, console)
     if hours := answer.beside.get(HOURS):
-        yield from _hours(hours, answer.replicas)
+        yield from _hours(hours, answer.replicas, console)
 
 
-def _today(fleets: Mapping[str, Figures], needed: int) -> Iterator[RenderableType]:
+def _today(
+    fleets: Mapping[str, Figures], needed: int, console: Console
+) -> Iterator[RenderableType]:
     running = fleets["running"]
-    rows = table("with", numbers=FLEET_COLUMNS)
-    for name, each in fleets.items():
-        saved = _cost(running["perMonth"], each["perMonth"]) if name != "running" else ""
-        rows.add_row(
-            f"{WITH[name]}, {each['parallelism']}",
-            *(str(each[key]) for key in ("replicas", "gpus", "maxNumSeqs")),
-            f"{significant(each['sustainedRequestsPerSecond'])}/s",
-            _cost(each["perMonth"]),
-            saved,
-        )
-    yield from section("What runs today, and what the demand takes", indent(rows))
+    rows = [
+        {
+            "with": f"{WITH[name]}, {each['parallelism']}",
+            "replicas": str(each["replicas"]),
+            "GPUs": str(each["gpus"]),
+            **{f"per month\n{way}": _usd(each["perMonth"], key) for way, key in PAID.items()},
+            **{
+                f"saves\n{way}": ""
+                if each is running
+                else _usd(running["perMonth"], key, each["perMonth"])
+                for way, key in PAID.items()
+            },
+            "sustain": f"{significant(each['sustainedRequestsPerSecond'])}/s",
+            "max-num-\nseqs": str(each["maxNumSeqs"]),
+        }
+        for name, each in fleets.items()
+    ]
+    shown = fitting_table(rows, names=["with"], console=console, indent=INDENT)
+    yield from section("What runs today, and what the demand takes", *map(indent, shown))
     if running["replicas"] < needed:
         short = f"What runs is too little: its flags need {count_of(needed, 'replica')}"
         yield indent(Text(short, style="yellow"))
 
 
-def _hours(found: Figures, most: int) -> Iterator[RenderableType]:
+def _hours(found: Figures, most: int, console: Console) -> Iterator[RenderableType]:
     steps, peak = found["steps"], found["peak"]
     varied, constant = (found["perMonth"][name] for name in ("byHour", "constant"))
     saved = constant["gpuHours"] - varied["gpuHours"]
@@ -61,7 +73,7 @@ def _hours(found: Figures, most: int) -> Iterator[RenderableType]:
         "by the hour": f"{min(each['replicas'] for each in steps)} to {replicas}: {_month(varied)}",
         "constant": f"{replicas}: {_month(constant)}",
         "saves": f"{saved:,.0f} GPU-hours, {saved / constant['gpuHours']:.0%} of them, "
-        f"{_cost(constant, varied)} a month",
+        f"{_cost(constant, varied)}",
     }
     title = f"{found['source']}, {count_of(len(steps), 'step')} of {format_s(found['stepSeconds'])}"
     yield from section(f"Demand by the hour: {printable(title)}", indent(grid(rows.items())))
@@ -71,24 +83,39 @@ def _hours(found: Figures, most: int) -> Iterator[RenderableType]:
     if found["schedulesLeftOut"]:
         yield indent(Text("These rows leave scaling.schedules out: they cost more", style="yellow"))
     yield indent(Text(NOTE.format(format_s(found["startUpSeconds"])), style=DIM))
-    times = table("from", numbers=HOUR_COLUMNS, no_wrap=True)
-    for _, some in groupby(steps, key=lambda step: step["replicas"]):
-        first, *more = some
-        rate = max(each["requestsPerSecond"] for each in (first, *more))
-        usd = first["perHour"]
-        price = "no price" if usd is None else f"{usd:.2f} {varied['currency']}"
-        times.add_row(
-            first["at"], significant(rate), str(first["replicas"]), str(first["gpus"]), price
-        )
-    yield indent(times, above=1)
+    runs = (list(some) for _, some in groupby(steps, key=lambda step: step["replicas"]))
+    times = [
+        {
+            "from": run[0]["at"],
+            "requests/s": significant(max(each["requestsPerSecond"] for each in run)),
+            **{name: str(run[0][name.lower()]) for name in ("replicas", "GPUs")},
+            **{name: _per_hour(run[0][key], varied) for name, key in PER_HOUR.items()},
+        }
+        for run in runs
+    ]
+    yield Text()
+    yield from map(indent, fitting_table(times, names=["from"], console=console, indent=INDENT))
 
 
 def _month(month: Figures) -> str:
-    return f"{month['gpuHours']:,.0f} GPU-hours, {_cost(month)} a month"
+    unit = month["currency"]
+    each = unit and f"; {month['perMillionTokens']:.2f} {unit} per million output tokens"
+    return f"{month['gpuHours']:,.0f} GPU-hours, {_cost(month)}{each or ''}"
+
+
+def _per_hour(usd: float | None, month: Figures) -> str:
+    return NO_PRICE if usd is None else f"{usd:.2f} {month['currency']}"
+
+
+def _usd(month: Figures, key: str, other: Figures | None = None) -> str:
+    """Write what a month costs; ``other``: by how much less another one does."""
+    if month["cost"] is None:
+        return NO_PRICE
+    return f"{month[key] - (other[key] if other else 0):,.0f} {month['currency']}"
 
 
 def _cost(month: Figures, other: Figures | None = None) -> str:
-    """Write what a month costs; ``other``: how much less that one does."""
     if month["cost"] is None:
-        return "no price"
-    return f"{month['cost'] - (other['cost'] if other else 0):,.0f} {month['currency']}"
+        return NO_PRICE
+    shared, whole = (_usd(month, key, other).split()[0] for key in PAID.values())
+    return both_written(shared, whole, f"{month['currency']} a month")

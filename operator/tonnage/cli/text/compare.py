@@ -16,26 +16,11 @@ from tonnage.explain.cost_words import missing_price, nodes_written, per_hour_wr
 from tonnage.explain.demand_outcome import DemandOutcome, at_demand, demand_rows
 from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.compare import Choice
-from tonnage.sizing.cost import cents
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import count_of, format_bytes, format_s, significant
 
-CLASS: Final = "class"
-LOAD: Final = "load"
-COST_COLUMNS: Final = (
-    "split",
-    "replicas",
-    "GPUs",
-    LOAD,
-    "per h\nshared",
-    "per h\nwhole",
-    "per M\ntokens",
-)
-LATENCY_COLUMNS: Final = ("TTFT", "TPOT", "tokens/s\nGPU", "bound by")
-RANKING: Final = (*COST_COLUMNS, *LATENCY_COLUMNS)
-"""What it takes and costs for the demand, then how fast that is."""
 LEFT_OUT: Final = {
     SEVERAL_NODES: "for replicas over several nodes",
     NO_PRICE: "for want of a price",
@@ -44,7 +29,7 @@ LEFT_OUT: Final = {
 """Why a class is not ranked, for people."""
 UNKNOWN: Final = "-"
 BEYOND: Final = "*"
-NAMES: Final = ("#", CLASS)
+NAMES: Final = ("#", "class")
 
 
 def comparison_report(found: Compared, console: Console) -> Iterator[RenderableType]:
@@ -55,7 +40,8 @@ def comparison_report(found: Compared, console: Console) -> Iterator[RenderableT
     if found.selection.choices:
         yield Text()
         yield Text(ranked_by(found), style="bold")
-        yield from (indent(part) for part in _ranking(found, console))
+        rows = [dict(row_cells(k, each)) for k, each in enumerate(found.selection.choices, 1)]
+        yield from map(indent, fitting_table(rows, names=NAMES, console=console, indent=INDENT))
         yield from (indent(Text(note, style=DIM)) for note in notes(found))
     if found.selection.refused:
         refused = (
@@ -73,12 +59,6 @@ def _title(found: Compared) -> RenderableType:
     classes = count_of(number, "GPU class", "GPU classes")
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
     return heading(name)
-
-
-def _ranking(found: Compared, console: Console) -> Iterator[RenderableType]:
-    rows = [dict(row_cells(k, each)) for k, each in enumerate(found.selection.choices, 1)]
-    shown = [{name: row[name] for name in (*NAMES, *RANKING)} for row in rows]
-    yield from fitting_table(shown, names=NAMES, console=console, indent=INDENT)
 
 
 def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
@@ -101,24 +81,25 @@ def headline(found: Compared) -> str:
 
 
 def _other_winner(found: Compared) -> str:
-    """Say which class costs least by the other way to pay, where that is another class."""
-    bills = [(each.gpu.name, cost) for each in found.selection.choices if (cost := each.bill)]
-    if not bills:
+    """Say what costs least by the other way to pay, where that is another class or split."""
+    other = found.otherwise
+    if other is None or other.bill is None:
         return ""
-    is_whole = bills[0][1].hour.is_whole
-    hourly = [
-        (cost.usd_per_hour_shared if is_whole else cost.usd_per_hour_whole, name)
-        for name, cost in bills
-    ]
-    usd, name = min(hourly, key=lambda each: cents(each[0]))
-    way = "as a share of full instances" if is_whole else "in whole instances"
-    return "" if name == hourly[0][1] else f"; {way} {name} costs least, {usd:.2f}"
+    first, cost = found.selection.choices[0].bill, other.bill
+    is_share = first is not None and first.hour.is_whole
+    way = "as a share of full instances" if is_share else "in whole instances"
+    usd = cost.usd_per_hour_shared if is_share else cost.usd_per_hour_whole
+    return f"; {way} {other.gpu.name} costs least, {usd:.2f}: {_runs(other)}"
+
+
+def _runs(choice: Choice) -> str:
+    split = choice.sizing.flags.parallelism
+    return f"{count_of(choice.replicas, 'replica')} of {count_of(split.num_gpus, 'GPU')} ({split})"
 
 
 def in_short(choice: Choice) -> str:
     """Return what runs, how full it is and what it costs for the demand, in a line."""
-    split = choice.sizing.flags.parallelism
-    gpus = f"{count_of(choice.replicas, 'replica')} of {count_of(split.num_gpus, 'GPU')} ({split})"
+    gpus = _runs(choice)
     asked = at_demand(choice.sizing, choice.replicas)
     load = f", {asked.load:.1%} loaded" if asked else ""
     found = choice.bill
@@ -224,18 +205,18 @@ def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
     sizing, state, found = choice.sizing, choice.sizing.at_capacity, choice.bill
     asked = at_demand(sizing, choice.replicas)
     yield "#", str(number)
-    yield CLASS, choice.gpu.name
+    yield "class", choice.gpu.name
     yield "split", str(sizing.flags.parallelism)
     yield "replicas", f"{choice.replicas}{'' if choice.is_within_bounds else BEYOND}"
     yield "GPUs", str(choice.num_gpus)
-    yield LOAD, _load(choice)
-    yield from _latency_cells(choice, asked)
-    yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)
-    yield "bound by", BOUNDS[bottleneck_of(state.step)]
+    yield "load", _load(choice)
     yield "per h\nshared", f"{found.usd_per_hour_shared:.2f}" if found else UNKNOWN
     yield "per h\nwhole", f"{found.usd_per_hour_whole:.2f}" if found else UNKNOWN
     per_million = found and (found.usd_per_million_tokens_asked or found.usd_per_million_tokens)
     yield "per M\ntokens", UNKNOWN if per_million is None else f"{per_million:.2f}"
+    yield from _latency_cells(choice, asked)
+    yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)
+    yield "bound by", BOUNDS[bottleneck_of(state.step)]
 
 
 def _load(choice: Choice) -> str:

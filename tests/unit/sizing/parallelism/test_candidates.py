@@ -250,6 +250,6 @@ def test_every_model_is_planned_and_explained_or_refused(model_id):
     except (CatalogError, SizingError) as refusal:
         pytest.skip(str(refusal))
 
-    assert len(explain(sizing)) == 6
+    assert len(explain(sizing)) == 5
     assert estimate_status(sizing).kv_tokens > 0
     assert attention_name(sizing)
