@@ -77,14 +77,16 @@ def seconds(duration: str) -> float:
     """
     match = _DURATION.fullmatch(duration)
     if not match:
-        meant = _LIKE_DURATION.fullmatch(duration.strip().lower())
-        unit = meant and next(
-            (u for u in _UNIT_S if f" {meant['unit']}" in f" {_LONG_UNITS[u]}"), ""
-        )
-        hint = f"; did you mean {meant['amount']}{unit}?" if meant and unit else ""
-        raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h{hint}")
+        raise ValueError(f"{duration!r} is not a duration like 50ms, 2s, 5m or 1h{hint(duration)}")
     amount = match["amount"]
     return (float(amount) if "." in amount else int(amount)) * _UNIT_S[match["unit"]]
+
+
+def hint(text: str) -> str:
+    """Ask whether a duration with a longer unit is meant; empty: it is like none."""
+    meant = _LIKE_DURATION.fullmatch(text.strip().lower())
+    unit = meant and next((u for u in _UNIT_S if f" {meant['unit']}" in f" {_LONG_UNITS[u]}"), "")
+    return f"; did you mean {meant['amount']}{unit}?" if meant and unit else ""
 
 
 def bytes_per_second(text: str) -> float:

@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
 from tonnage.api.base import RULES, Checked, rule
-from tonnage.units import seconds
+from tonnage.units import hint, seconds
 
 _HUB_PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _VALUE = '(=[A-Za-z0-9._:/,+@={}\\[\\]" -]{1,200})?'
@@ -110,9 +110,9 @@ def _duration(pattern: str, message: str, *, most: str, least: str = "") -> Chec
     least_s, most_s = seconds(least) if least else 0.0, seconds(most)
 
     def check(value: str) -> str:
-        if not re.fullmatch(pattern, value) or not least_s <= seconds(value) <= most_s:
-            raise ValueError(message)
-        return value
+        if re.fullmatch(pattern, value) and least_s <= seconds(value) <= most_s:
+            return value
+        raise ValueError(f"{message}{hint(value)}")
 
     from_least = f"duration(self) >= duration('{least}') && " if least else ""
     up_to_most = f"duration(self) <= duration('{most}')"

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # slow to import, and help and version print without it
 
 WIDEST: Final = 120
 """Longer lines are hard to read, however wide the terminal."""
+
+MOST_PROBLEMS: Final = 20
 
 OK: Final = 0
 UNEXPECTED: Final = 1
@@ -44,6 +46,20 @@ class Failure(click.ClickException):
 
 class ManifestError(Failure):
     """A file cannot be read as manifests. The message has the file, the line and the reason."""
+
+
+def raise_all(problems: Sequence[str]) -> None:
+    """End with every one of some problems, a line each; of many the first. None: go on.
+
+    Raises:
+        ManifestError: with the last of these lines.
+    """
+    if problems:
+        *earlier, last = problems[:MOST_PROBLEMS]
+        for each in earlier:
+            print_error(each)
+        more = len(problems) - MOST_PROBLEMS
+        raise ManifestError(f"{last}; and {more} more" if more > 0 else last)
 
 
 @contextmanager

@@ -23,15 +23,14 @@ def bill_rows(sizing: Sizing, found: Bill) -> Iterator[tuple[str, str]]:
     """Yield what a user costs, and what owned GPUs would cost rented."""
     if found.usd_per_hour_and_user is not None:
         yield "cost of users", _of_users(sizing, found)
-    each = sizing.parallelism.num_gpus
-    if found.hour.basis == "owned" and (hour := rented_hour(sizing.request.gpu, each)):
-        rented = bill(sizing, replicas=found.replicas, hour=hour)
-        if rented:
-            yield (
-                "if rented",
-                f"{hour}, {rented.usd_per_hour:.2f} {rented.currency} per hour in all, "
-                f"{rented.usd_per_million_tokens:.2f} {rented.currency} per million output tokens",
-            )
+    hour = rented_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
+    rented = bill(sizing, replicas=found.replicas, hour=hour)
+    if found.hour.basis == "owned" and hour and rented:
+        yield (
+            "if rented",
+            f"{hour}, {rented.usd_per_hour:.2f} {rented.currency} per hour in all, "
+            f"{rented.usd_per_million_tokens:.2f} {rented.currency} per million output tokens",
+        )
 
 
 def per_hour_written(found: Bill) -> str:
@@ -41,11 +40,7 @@ def per_hour_written(found: Bill) -> str:
 
 
 def both_written(shared: str, whole: str, unit: str) -> str:
-    """Write an amount as it is paid by the GPU, and by the instance where that is another.
-
-    >>> both_written("7.91", "63.30", "USD per hour")
-    '7.91 USD per hour as a share of full instances, 63.30 in whole ones'
-    """
+    """Write an amount as it is paid by the GPU, and by the instance where that is another."""
     others = f" as a share of full instances, {whole} in whole ones"
     return f"{shared} {unit}{others if shared != whole else ''}"
 

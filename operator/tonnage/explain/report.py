@@ -203,8 +203,7 @@ def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
             f"{sizing.replicas}"
         )
         reasons = (*reasons, Reason(code="Demand", message=message))
-    doubts = (*memory_reasons(sizing), *start_reasons(sizing))
-    return (*reasons, *doubts, *assumption_reasons(sizing))
+    return (*reasons, *memory_reasons(sizing), *start_reasons(sizing), *assumption_reasons(sizing))
 
 
 @memoize

@@ -76,3 +76,14 @@ def test_adapters_are_named_as_vllm_documents_it(argument):
                 "metadata": {"name": "a"}, "spec": spec}  # fmt: skip
 
     assert parse_model_deployment(manifest).spec.engine.args == (argument,)
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"), [("2sec", "2s"), ("50 millis", "50ms"), ("soon", "")]
+)
+def test_a_duration_with_a_longer_unit_has_a_suggestion(written, meant):
+    spec = SPEC | {"slo": {"timeToFirstToken": {"p95": written}}}
+    [problem] = problems_of(spec).problems
+
+    assert ("did you mean" in problem) is bool(meant)
+    assert not meant or f"at most 1h; did you mean {meant}? (read: '{written}')" in problem

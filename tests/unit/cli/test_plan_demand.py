@@ -204,7 +204,7 @@ def test_other_forms_of_the_same_day_give_the_same(plan, kind):
 
     assert tuple(each["replicas"] for each in found["steps"]) == REPLICAS
     if kind in {"dates", "unix"}:
-        assert found["peak"]["at"] == "Mon 2026-11-23 08:00"
+        assert found["peak"]["at"] == "Mon 2026-11-23 08:00 UTC"
 
 
 @pytest.mark.parametrize(
@@ -228,6 +228,38 @@ def test_what_is_wrong_in_a_file_is_named_with_its_row_and_the_cure(plan, text, 
     assert result.exit_code == 3
     assert said in result.stderr
     assert "day.csv" in result.stderr
+
+
+def test_every_row_that_is_wrong_is_named(plan):
+    result = plan("hour,rps\n0,1\n1,many\n2,3\nnoon,4\n4,-5\n")
+
+    assert result.exit_code == 3
+    places = [re.search(r"day.csv:(\d)", line)[1] for line in result.stderr.splitlines()]
+    assert places == ["3", "5", "6"]
+
+
+def test_a_thousand_wrong_rows_are_a_screen_of_lines_and_their_number(plan):
+    lines = plan("hour,rps\n" + "noon,1\n" * 1000).stderr.splitlines()
+
+    assert len(lines) == 20
+    assert lines[-1].endswith("; and 980 more")
+
+
+def test_a_time_in_steps_of_one_is_in_hours(plan):
+    found = figures(plan(a_csv().replace("hour,", "time,"), "-o", "json"))
+
+    assert found["stepSeconds"] == 3600
+    assert tuple(each["replicas"] for each in found["steps"]) == REPLICAS
+
+
+def test_the_unit_of_a_trace_may_be_given(plan):
+    rows = "".join(f"{number * 500},2000,200\n" for number in range(20_000))
+    text = f"arrival,prompt_tokens,output_tokens\n{rows}".replace("arrival,", "timestamp,")
+    asked = plan(text, "--time-unit", "ms", "-o", "json")
+
+    # 20,000 requests, one each 500 ms
+    assert asked.exit_code == 0, asked.stderr
+    assert figures(asked)["peak"]["requestsPerSecond"] == pytest.approx(2, rel=0.01)
 
 
 @pytest.mark.parametrize(

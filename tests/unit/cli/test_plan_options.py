@@ -211,6 +211,16 @@ class TestALine:
 
         assert shorter == longer
 
+    @pytest.mark.parametrize(("output", "p99"), [("3000", 13_816), ("500", 2303), ("100", 461)])
+    def test_guesses_a_context_that_holds_its_own_long_requests(self, output, p99):
+        asked = ("--model", LINE[1], "--gpu", "H100", "--rps", "1", "--tpot", "50ms")
+        found = as_json(*asked, "--prompt", "1000", "--output", output)["estimate"]["inputs"]
+        value = next(each["value"] for each in found if each["name"] == "contextLength")
+
+        tokens = int(value.removesuffix(" tokens"))
+        assert 1000 + p99 <= tokens
+        assert tokens < 2 * max(1000 + p99, 1.5 * (1000 + int(output)))
+
     def test_says_what_nobody_gave(self):
         inputs = {each["name"]: each for each in as_json(*LINE)["estimate"]["inputs"]}
 
@@ -482,6 +492,20 @@ class TestPrices:
 
         assert result.exit_code == 3
         assert "--cloud Moon: prices are known of AWS, Azure, Lambda" in result.stderr
+
+    def test_of_a_cloud_may_be_named_by_its_beginning(self):
+        cost = as_json(*LINE, "--set", "hardware.gpusPerReplica=1", "--cloud", "runpod")["atDemand"]
+        two, near = (run("plan", *LINE, "--cloud", name).stderr for name in ("a", "lamda"))
+
+        assert cost["cost"]["price"]["provider"] == "RunPod Secure"
+        assert "--cloud a: did you mean AWS or Azure? prices are known of" in two
+        assert "--cloud lamda: did you mean Lambda? " in near
+
+    def test_of_another_cloud_leave_a_class_out_of_the_ranking_by_that_name(self):
+        text = said(run("compare", *LINE[:2], *LINE[4:], "--cloud", "Azure"))
+        want, others = text.index("excluded, for want"), text.index("excluded, priced by another")
+
+        assert want < text.index(" L20,") < others < text.index(" B200,")
 
     def test_of_all_classes_are_compared_within_one_cloud(self):
         gpus = built_in_gpus()

@@ -62,20 +62,15 @@ UNSAID: Final = (
 class CalibrateOptions:
     """What the command was given."""
 
+    # fmt: off
     question: PlanInputOptions
-    results: tuple[str, ...] = option(
-        "--result",
-        multiple=True,
-        metavar="FILE",
+    results: tuple[str, ...] = option("--result", multiple=True, metavar="FILE",
         help="File to read: a result of 'vllm bench serve' (--save-result or --append-result), or "
-        "a JSON report of GuideLLM. May be repeated.",
-    )
-    context: int = option(
-        "--context-parallel",
-        type=click.IntRange(min=1, max=MOST_GPUS),
+        "a JSON report of GuideLLM. May be repeated.")
+    context: int = option("--context-parallel", type=click.IntRange(min=1, max=MOST_GPUS),
         default=1,
-        help="Decode context parallel size of the engine.",
-    )
+        help="Decode context parallel size of the engine.")
+    # fmt: on
 
 
 @click.command(help=HELP)

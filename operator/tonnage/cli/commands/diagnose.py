@@ -76,32 +76,21 @@ Examples:
 class DiagnoseOptions:
     """What the command was given."""
 
+    # fmt: off
     namespace: str | None = namespace_option()
     is_all: bool = option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
-    operator_namespace: str = option(
-        "--operator-namespace",
-        default="tonnage-system",
-        help="Namespace that the chart is installed in.",
-    )
-    operator_selector: str = option(
-        "--operator-selector",
-        default=OPERATOR,
-        metavar="LABEL=VALUE",
-        help="Label of the operator's Deployment and pods.",
-    )
-    target: Path | None = option(
-        "--save",
-        metavar="FILE",
+    operator_namespace: str = option("--operator-namespace", default="tonnage-system",
+        help="Namespace that the chart is installed in.")
+    operator_selector: str = option("--operator-selector", default=OPERATOR, metavar="LABEL=VALUE",
+        help="Label of the operator's Deployment and pods.")
+    target: Path | None = option("--save", metavar="FILE",
         type=click.Path(dir_okay=False, path_type=Path),
-        help=f"File to write, {ENDING}. Default: tonnage-diagnose-TIME{ENDING} in this folder.",
-    )
-    prometheus_url: str | None = option(
-        "--prometheus",
-        metavar="URL",
-        help="Say which engines' series are in this Prometheus, and which of them are read.",
-    )
+        help=f"File to write, {ENDING}. Default: tonnage-diagnose-TIME{ENDING} in this folder.")
+    prometheus_url: str | None = option("--prometheus", metavar="URL",
+        help="Say which engines' series are in this Prometheus, and which of them are read.")
     prometheus: PrometheusOptions
     access: AccessOptions
+    # fmt: on
 
 
 @click.command(help=HELP)

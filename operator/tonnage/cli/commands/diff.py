@@ -118,20 +118,18 @@ class _Inputs:
 class DiffOptions:
     """What the command was given."""
 
+    # fmt: off
     names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="[OLD] NEW")
     from_cluster: bool = option(
-        "--from-cluster", is_flag=True, help="Compare with the objects in the cluster."
-    )
+        "--from-cluster", is_flag=True, help="Compare with the objects in the cluster.")
     form: str = format_option("markdown", "json")
-    max_usd_per_hour: float | None = option(
-        "--max-usd-per-hour",
-        type=click.FloatRange(min=0),
-        help="Budget for all ModelDeployments of NEW together, at their spec.demand.",
-    )
+    max_usd_per_hour: float | None = option("--max-usd-per-hour", type=click.FloatRange(min=0),
+        help="Budget for all ModelDeployments of NEW together, at their spec.demand.")
     namespace: str | None = namespace_option("Namespace of manifests that name none.")
     catalog: CatalogOptions
     calibration_file: Path | None = calibration_option()
     access: AccessOptions
+    # fmt: on
 
 
 @click.command(help=HELP)

@@ -37,14 +37,13 @@ Examples:
 class ExplainOptions:
     """What the command was given."""
 
+    # fmt: off
     name: str | None = argument(required=False)
-    is_glossary: bool = option(
-        "--glossary",
-        is_flag=True,
-        help="Print what the terms mean, with vLLM's flags and metrics, instead of an object.",
-    )
+    is_glossary: bool = option("--glossary", is_flag=True,
+        help="Print what the terms mean, with vLLM's flags and metrics, instead of an object.")
     namespace: str | None = namespace_option()
     access: AccessOptions
+    # fmt: on
 
 
 @click.command(help=HELP)

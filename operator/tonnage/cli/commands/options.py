@@ -175,12 +175,12 @@ def namespace_option(help_text: str = "Namespace. Default: the one of the contex
 class AccessOptions:
     """Which cluster is meant."""
 
+    # fmt: off
     kubeconfig: str | None = option(
-        "--kubeconfig", metavar="FILE", help="Path to the kubeconfig. Default: as for kubectl."
-    )
+        "--kubeconfig", metavar="FILE", help="Path to the kubeconfig. Default: as for kubectl.")
     context: str | None = option(
-        "--context", help="Context of the kubeconfig. Default: the current context."
-    )
+        "--context", help="Context of the kubeconfig. Default: the current context.")
+    # fmt: on
 
     def connect(self) -> "LiveCluster":
         from tonnage.cli.read.live import connect  # noqa: PLC0415  (slow)
@@ -192,15 +192,13 @@ class AccessOptions:
 class PrometheusOptions:
     """How a Prometheus knows who asks."""
 
+    # fmt: off
     token_file: str | None = option(
-        "--prometheus-token-file", metavar="FILE", help="A bearer token."
-    )
-    auth_file: str | None = option(
-        "--prometheus-auth",
-        metavar="FILE",
-        help="Other credentials: YAML with what is in settings.prometheusAuth of the chart.",
-    )
+        "--prometheus-token-file", metavar="FILE", help="A bearer token.")
+    auth_file: str | None = option("--prometheus-auth", metavar="FILE",
+        help="Other credentials: YAML with what is in settings.prometheusAuth of the chart.")
     ca_file: str | None = option("--prometheus-ca-file", metavar="FILE", help="CA bundle for TLS.")
+    # fmt: on
 
     def settings(self, url: str, selector: str = "") -> "Settings":
         """Return the settings by which a Prometheus is asked."""
@@ -229,19 +227,14 @@ def _folder(value: Path) -> Path:
 class CatalogOptions:
     """What is known beside the catalogue."""
 
-    gpus_folder: Path | None = option(
-        "--gpus",
-        type=FILE,
-        callback=parsed(_folder),
-        help="Folder with TOML files of GPU classes, to add classes or to set prices.",
-    )
-    config_file: str | None = option(
-        "--model-config",
-        metavar="FILE",
+    # fmt: off
+    gpus_folder: Path | None = option("--gpus", type=FILE, callback=parsed(_folder),
+        help="Folder with TOML files of GPU classes, to add classes or to set prices.")
+    config_file: str | None = option("--model-config", metavar="FILE",
         help="config.json of the model, or the folder that it is in, instead of the one in the "
         "catalogue. If it says nothing of quantization, hf_quant_config.json or "
-        "quantize_config.json beside it does.",
-    )
+        "quantize_config.json beside it does.")
+    # fmt: on
 
     def gpus(self) -> "Mapping[str, Gpu]":
         from tonnage.cli.read.classes import known_gpus  # noqa: PLC0415  (slow)

@@ -57,7 +57,7 @@ class DemandOptions:
         if file is None:
             curve = self._counted(*found)
         else:
-            curve = _of_trace(file) if is_trace(file) else read_curve(file)
+            curve = _of_trace(file, self.traffic.time_unit) if is_trace(file) else read_curve(file)
         if curve.duration_s % DAY_S:
             remark(f"Note: {curve.source}: no whole days, but a month counts as if all were so")
         return curve
@@ -75,11 +75,11 @@ class DemandOptions:
         return counted_curve(url, trace, span.num_steps * span.step_s, begins_s=span.from_s)
 
 
-def _of_trace(file: Path) -> DemandCurve:
+def _of_trace(file: Path, time_unit: str | None) -> DemandCurve:
     from tonnage.cli.commands.replay_requests import read  # noqa: PLC0415  (slow)
     from tonnage.replay.trace_sampling import duration_of  # noqa: PLC0415
 
-    trace = read(file, None)
+    trace = read(file, time_unit)
     return counted_curve(file.name, trace, duration_of(trace))
 
 

@@ -55,19 +55,17 @@ DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 class RenderOptions:
     """What the command was given."""
 
+    # fmt: off
     names: tuple[str, ...] = files_option()
     form: str = format_option("yaml", "json")
     is_line: bool = option(
-        "--serve", is_flag=True, help="Print the vllm serve line of each model instead."
-    )
-    has_pod_monitors: bool = option(
-        "--pod-monitor/--no-pod-monitor",
-        default=True,
+        "--serve", is_flag=True, help="Print the vllm serve line of each model instead.")
+    has_pod_monitors: bool = option("--pod-monitor/--no-pod-monitor", default=True,
         help="Whether the cluster has the PodMonitor kind; without it pods are annotated for "
-        "scraping.",
-    )
+        "scraping.")
     catalog: CatalogOptions
     calibration_file: Path | None = calibration_option()
+    # fmt: on
 
 
 @click.command(help=HELP)

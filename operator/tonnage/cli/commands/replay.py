@@ -23,7 +23,6 @@ from tonnage.cli.commands.traffic import TrafficOptions
 from tonnage.cli.console import INTERRUPTED, print_error
 from tonnage.replay.policy import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
 from tonnage.replay.shapes import SHAPES
-from tonnage.replay.trace_rows import UNITS_PER_S
 from tonnage.units import HOUR_S, seconds
 
 PERCENT: Final = 100
@@ -143,85 +142,45 @@ def _count_option(name: str, default: int, help_text: str) -> Any:
 class ReplayOptions:
     """What the command was given."""
 
+    # fmt: off
     trace_file: Path | None = argument(metavar="[TRACE]", required=False, type=FILE)
     names: tuple[str, ...] = files_option()
-    shape: str | None = option(
-        "--shape",
-        type=click.Choice(list(SHAPES)),
-        metavar="SHAPE",
+    shape: str | None = option("--shape", type=click.Choice(list(SHAPES)), metavar="SHAPE",
         help="Synthetic requests instead of a trace, at multiples of the rate in spec.demand. "
-        + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items())
-        + ".",
-    )
+        + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items()) + ".")
     traffic: TrafficOptions
-    saved_trace: Path | None = option(
-        "--save-trace",
-        metavar="FILE.csv[.gz]",
-        type=FILE,
-        help="Write the requests, before --scale, as a trace that replay can read.",
-    )
-    policies: tuple[Policy, ...] = option(
-        "--policy",
-        multiple=True,
-        metavar="NAME[:KNOB][,...]",
-        is_eager=True,
-        callback=_policies,
+    saved_trace: Path | None = option("--save-trace", metavar="FILE.csv[.gz]", type=FILE,
+        help="Write the requests, before --scale, as a trace that replay can read.")
+    policies: tuple[Policy, ...] = option("--policy", multiple=True, metavar="NAME[:KNOB][,...]",
+        is_eager=True, callback=_policies,
         help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}, the "
         f"last a class of your own; 'list' says what each is. Default: {','.join(DEFAULT)}, "
-        "without those of the queue that the spec has.",
-    )
-    starts_s: tuple[float, ...] = option(
-        "--start-up",
-        metavar="DURATION[,...]",
-        default="240s",
+        "without those of the queue that the spec has.")
+    starts_s: tuple[float, ...] = option("--start-up", metavar="DURATION[,...]", default="240s",
         callback=parsed(_starts),
         help="Mean time from creating a replica to Ready, each of them a case; 25 % to either "
-        "side.",
-    )
+        "side.")
     num_seeds: int = _count_option(
-        "--seeds", 3, "Draws of cold starts, routes and sampled requests."
-    )
-    window_s: tuple[float, float] | None = option(
-        "--window",
-        metavar="FROM-TO",
+        "--seeds", 3, "Draws of cold starts, routes and sampled requests.")
+    window_s: tuple[float, float] | None = option("--window", metavar="FROM-TO",
         callback=parsed(_window),
-        help="Part of TRACE, such as 0h-48h.",
-    )
-    time_unit: str | None = option(
-        "--time-unit",
-        type=click.Choice(list(UNITS_PER_S)),
-        help="Unit of the times in TRACE. Default: that of the column's name (arrival_s, "
-        "arrival_ms) or of a known format; dates need none.",
-    )
-    times: float = option(
-        "--scale",
-        type=float,
-        default=1.0,
-        callback=parsed(_times),
+        help="Part of TRACE, such as 0h-48h.")
+    times: float = option("--scale", type=float, default=1.0, callback=parsed(_times),
         help="Times as many requests: a random share of TRACE, or copies within 20 s; of a shape "
-        "its rate.",
-    )
-    speed: float | None = option(
-        "--speed",
-        metavar="FACTOR|drawn",
-        default="1.0",
+        "its rate.")
+    speed: float | None = option("--speed", metavar="FACTOR|drawn", default="1.0",
         callback=parsed(_speed),
         help="Speed of the engines, as a multiple of the prior; drawn: other constants in each "
-        "seed.",
-    )
-    target: float | None = option(
-        "--target",
-        metavar="PERCENT",
-        callback=parsed(_target),
+        "seed.")
+    target: float | None = option("--target", metavar="PERCENT", callback=parsed(_target),
         help="Share of requests that must meet the SLO, as 99%. Default: the highest percentile of "
-        "spec.slo.",
-    )
+        "spec.slo.")
     prices: PriceOptions
     num_processes: int = _count_option("--processes", 2, "Runs at a time.")
     form: str = format_option(
-        "text", "json", "yaml", more="json and yaml have every seed, and each policy over time."
-    )
+        "text", "json", "yaml", more="json and yaml have every seed, and each policy over time.")
     page_file: str | None = page_option()
+    # fmt: on
 
 
 @click.command(help=HELP)

@@ -38,7 +38,7 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
     """
     file, shape, url = options.trace_file, options.shape, options.traffic.prometheus_url
     given = [each for each in (file, shape, url) if each is not None]
-    if options.time_unit is not None and file is None:
+    if options.traffic.time_unit is not None and file is None:
         raise Failure("--time-unit is that of a TRACE")
     if len(given) != 1:
         more = ", not several" if given else ""
@@ -51,7 +51,7 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
     if file is not None:
         return RequestSource(
             source=f"{file.name}{scaled}",
-            requests=_of_trace(read(file, options.time_unit), options),
+            requests=_of_trace(read(file, options.traffic.time_unit), options),
         )
     return _of_fleet(options, deployment, scaled)
 

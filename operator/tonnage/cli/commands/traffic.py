@@ -4,8 +4,11 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import click
+
 from tonnage.cli.commands.options import PrometheusOptions, option, parsed
 from tonnage.cli.console import NO_CLUSTER, Failure, remark
+from tonnage.replay.trace_rows import UNITS_PER_S
 from tonnage.units import DAY_S, MINUTE_S, seconds
 
 if TYPE_CHECKING:  # slow to import, and most plans ask nobody
@@ -50,6 +53,9 @@ class TrafficOptions:
     step_s: float = option("--step", metavar="DURATION", default="60s", callback=parsed(_step),
         help="With --prometheus: query step, at least two scrape intervals.")
     access: PrometheusOptions
+    time_unit: str | None = option("--time-unit", type=click.Choice(list(UNITS_PER_S)),
+        help="Unit of the times in a trace. Default: that of the column's name (arrival_s, "
+        "arrival_ms) or of a known format; dates need none.")
     # fmt: on
 
     def counted(self, namespace: str, name: str) -> "MeasuredTraffic":

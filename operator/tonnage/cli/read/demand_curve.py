@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.api.strict_json import read_json
-from tonnage.cli.console import ManifestError, failing
+from tonnage.cli.console import ManifestError, failing, raise_all
 from tonnage.cli.read.manifest import read_text
 from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, format_s
 
@@ -40,7 +40,7 @@ class DemandCurve:
     step_s: float
     requests_per_s: tuple[float, ...]
     begins_s: float = 0.0
-    """Unix time, or of some day."""
+    """Unix time, or of some day. Dates without a zone are of UTC."""
     lengths: tuple[tuple[str, int], ...] = ()
     """Fields of a spec, where requests were counted one by one."""
 
@@ -54,11 +54,11 @@ class DemandCurve:
         return max(self.requests_per_s) * len(self.requests_per_s) / sum(self.requests_per_s)
 
     def at(self, step: int) -> str:
-        """Return when a step begins: the number of the hour, or a date, of UTC if it had a zone."""
+        """Return when a step begins: the number of the hour, or a date."""
         at_s = self.begins_s + step * self.step_s
         if self.begins_s < MILLION * MINUTE_S:
             return f"hour {at_s / HOUR_S:.5g}"
-        return f"{datetime.fromtimestamp(at_s, UTC):%a %Y-%m-%d %H:%M}"
+        return f"{datetime.fromtimestamp(at_s, UTC):%a %Y-%m-%d %H:%M} UTC"
 
 
 def is_trace(path: Path) -> bool:
@@ -111,7 +111,9 @@ def read_curve(path: Path) -> DemandCurve:
     if not (clock and amount):
         there = ", ".join(first)
         raise ManifestError(f"{path}: columns {there}: {CURE}; or requests, counted, or a trace")
-    times = [_time_s(row.get(clock), clock, where) for where, row in rows.items()]
+    times, rates = _read_rows(rows, clock, amount)
+    if clock != HOUR and 0 < times[1] - times[0] < MINUTE_S:  # no seconds, but hours
+        times = [HOUR_S * each for each in times]
     step_s = times[1] - times[0]
     for where, (before, at) in zip(places[1:], pairwise(times), strict=True):
         if not MINUTE_S <= step_s <= DAY_S or abs(at - before - step_s) >= 1:
@@ -121,10 +123,10 @@ def read_curve(path: Path) -> DemandCurve:
                 "where nothing came"
             )
     divisor = step_s if amount == COUNT else 1.0
-    rates = tuple(_rate(row.get(amount), amount, where) / divisor for where, row in rows.items())
-    if max(rates) < LEAST_RATE:
+    per_s = tuple(rate / divisor for rate in rates)
+    if max(per_s) < LEAST_RATE:
         raise ManifestError(f"{path}: no request comes in any step: there is no demand")
-    return DemandCurve(source=path.name, step_s=step_s, requests_per_s=rates, begins_s=times[0])
+    return DemandCurve(source=path.name, step_s=step_s, requests_per_s=per_s, begins_s=times[0])
 
 
 def _rows(path: Path) -> Mapping[str, Mapping[Any, Any]]:
@@ -143,6 +145,21 @@ def _rows(path: Path) -> Mapping[str, Mapping[Any, Any]]:
     return {f"{path}: row {number}": row for number, row in enumerate(rows, 1)}
 
 
+def _read_rows(
+    rows: Mapping[str, Mapping[Any, Any]], clock: str, amount: str
+) -> tuple[list[float], list[float]]:
+    """Return the time and the amount of each row; every row that has none is named."""
+    found, problems = list[tuple[float, float]](), list[str]()
+    for where, row in rows.items():
+        try:
+            at_s = _time_s(row.get(clock), clock, where)
+            found.append((at_s, _rate(row.get(amount), amount, where)))
+        except ManifestError as error:
+            problems.append(error.message)
+    raise_all(problems)
+    return [at_s for at_s, _ in found], [rate for _, rate in found]
+
+
 def _time_s(value: object, column: str, where: str) -> float:
     """Read a number of hours, hours and minutes, seconds since 1970, or a date."""
     text = str(value).strip()
@@ -157,7 +174,7 @@ def _time_s(value: object, column: str, where: str) -> float:
     except (ValueError, OverflowError) as error:
         raise ManifestError(
             f"{where}: {column}: {text[:40]!r} is no time: write the hour as 13 or 13:00, a date "
-            "as 2026-11-23T13:00, or seconds since 1970"
+            "as 2026-11-23T13:00 (UTC, where it has no zone), or seconds since 1970"
         ) from error
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tonnage.api.group import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
-from tonnage.cli.console import ManifestError, print_error, remark
+from tonnage.cli.console import ManifestError, raise_all, remark
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.strict_yaml import AmbiguousScalar, read_documents
 from tonnage.manifests.workload import WORKLOADS
@@ -276,12 +276,8 @@ def parse(resource: ManifestObject) -> ModelDeployment:
     try:
         deployment = parse_model_deployment(_with_rates(resource))
     except InvalidSpecError as error:
-        *earlier, last = (
-            f"{resource.at(each.partition(':')[0])}: {each}" for each in error.problems
-        )
-        for each in earlier:
-            print_error(each)
-        raise ManifestError(last) from error
+        raise_all([f"{resource.at(each.partition(':')[0])}: {each}" for each in error.problems])
+        raise
     if not _NAMESPACE.fullmatch(deployment.namespace):
         where = resource.at("metadata.namespace")
         raise ManifestError(

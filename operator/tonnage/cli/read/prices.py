@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -55,9 +56,7 @@ def with_prices(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
     """
     listed, currency = _price_list(prices)
     single = [(name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single)]
-    known = sorted({cloud for gpu in gpus.values() for cloud in clouds(gpu)})
-    if prices.cloud is not None and not any(_is_of(prices.cloud, each) for each in known):
-        raise ManifestError(f"--cloud {prices.cloud}: prices are known of {', '.join(known)}")
+    prices = replace(prices, cloud=_cloud(prices.cloud, gpus))
     named = _by_class(listed, gpus, prices.file or "") | _by_class(single, gpus, "--price")
     currency = _currency(prices, currency)
     return {
@@ -96,11 +95,11 @@ def _price_of(gpu: Gpu, own: Price | None, prices: Prices, currency: str | None)
         price = Price(missing=f"no price for {gpu.name} in {prices.file}")
     elif currency not in {None, gpu.price.currency} and least_usd_per_gpu_hour(gpu) is not None:
         price = Price(missing=f"the price of {gpu.name} is in {gpu.price.currency}")
-    elif prices.cloud is not None and not any(_is_of(prices.cloud, each) for each in clouds(gpu)):
-        price = Price(missing=f"no price for {gpu.name} from {prices.cloud}")
     else:
-        asked = (each for each in clouds(gpu) if prices.cloud and _is_of(prices.cloud, each))
-        price = replace(gpu.price, provider=next(asked, ""))
+        cloud = prices.cloud or ""
+        is_there = not cloud or cloud in clouds(gpu)
+        missing = "" if is_there else f"no price for {gpu.name} from {cloud}"
+        price = replace(gpu.price, provider=cloud, missing=missing)
     return replace(price, whole_nodes=prices.whole_nodes)
 
 
@@ -109,8 +108,19 @@ def clouds(gpu: Gpu) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rent.provider for rent in gpu.price.offered if rent.provider))
 
 
-def _is_of(asked: str, cloud: str) -> bool:
-    return asked.casefold() == cloud.casefold()
+def _cloud(asked: str | None, gpus: Mapping[str, Gpu]) -> str | None:
+    """Return the one cloud that a name, or the beginning of one, means; None: none is asked for."""
+    known = {
+        each.casefold(): each for each in sorted({c for g in gpus.values() for c in clouds(g)})
+    }
+    if asked is None or asked.casefold() in known:
+        return known[asked.casefold()] if asked else None
+    meant = [name for name in known if name.startswith(asked.casefold())]
+    if len(meant) == 1:
+        return known[meant[0]]
+    near = [known[name] for name in meant or get_close_matches(asked.casefold(), known)]
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise ManifestError(f"--cloud {asked}: {hint}prices are known of {', '.join(known.values())}")
 
 
 def _one(text: str) -> tuple[str, Rent]:

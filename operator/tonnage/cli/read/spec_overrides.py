@@ -1,5 +1,6 @@
 """A ModelDeployment as options ask for it: changes to a manifest, or a new one."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,6 +17,7 @@ from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.manifests.names import API_VERSION
 from tonnage.sizing.expected import GUESSED_OUTPUT_TOKENS, GUESSED_PROMPT_TOKENS
 from tonnage.sizing.provenance import Figure
+from tonnage.sizing.workload import EXPONENTIAL_P99
 from tonnage.units import tokens
 
 OPTIONS: Final = "the options"
@@ -197,26 +199,29 @@ def _guessed_engine(spec: dict[str, Any]) -> Iterator[Figure]:
 
 
 def _guessed_context(spec: dict[str, Any]) -> Iterator[Figure]:
-    """Fill in the power of two that leaves room over the mean request, if the model has as much."""
+    """Fill in the power of two that long requests need, and that leaves room over the mean one.
+
+    If the model has as much; an output without a p99 is long as exponential ones are.
+    """
     if "contextLength" in spec:
         return
     demand = spec.get("demand") or {}
-    tokens = sum(
-        _mean(demand.get(name), guess)
-        for name, guess in (
-            ("promptTokens", GUESSED_PROMPT_TOKENS),
-            ("outputTokens", GUESSED_OUTPUT_TOKENS),
-        )
-    )
-    wanted = 1 << (int(ROOM * tokens) - 1).bit_length()
-    longest = longest_context(spec)
-    spec["contextLength"] = wanted if longest is None else max(tokens, min(wanted, longest))
+    prompt = _tokens(demand.get("promptTokens"), GUESSED_PROMPT_TOKENS, 1)
+    output = _tokens(demand.get("outputTokens"), GUESSED_OUTPUT_TOKENS, 1)
+    longest = prompt + _tokens(demand.get("outputTokens"), GUESSED_OUTPUT_TOKENS, EXPONENTIAL_P99)
+    wanted = 1 << (math.ceil(max(ROOM * (prompt + output), longest)) - 1).bit_length()
+    most = longest_context(spec)
+    spec["contextLength"] = wanted if most is None else max(prompt + output, min(wanted, most))
     yield Figure.CONTEXT
 
 
-def _mean(lengths: object, guess: int) -> int:
-    mean = lengths.get("p99", lengths.get("mean")) if isinstance(lengths, Mapping) else None
-    return mean if isinstance(mean, int) and mean > 0 else guess
+def _tokens(lengths: object, guess: int, times_mean: float) -> int:
+    """Return the p99 of lengths; where there is none, so many times the mean."""
+    given = lengths if isinstance(lengths, Mapping) else {}
+    p99, mean = given.get("p99"), given.get("mean")
+    if isinstance(p99, int) and p99 > 0:
+        return p99
+    return math.ceil(times_mean * (mean if isinstance(mean, int) and mean > 0 else guess))
 
 
 def longest_context(spec: Content) -> int | None:

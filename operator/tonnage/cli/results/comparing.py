@@ -160,7 +160,7 @@ def _why_not(gpu: Gpu) -> str | None:
     """Return why a class is not compared with all others; None: it is."""
     hour = gpu_hour(gpu, 1)
     if hour is None:
-        return NO_PRICE
+        return OTHER_CLOUD if gpu.price.provider and gpu.price.offered else NO_PRICE
     provider = hour.rent.provider if hour.rent else ""
     return None if provider in {"", USUAL_CLOUD, gpu.price.provider} else OTHER_CLOUD
 
