@@ -276,7 +276,7 @@ memory of answers warm.
 RSS with the objects of the API server and the answers of Prometheus, both of which the process
 holds here, and its own, without what these took before the first tick. In the first tick of a
 process nothing is remembered: every question is sized, and every Deployment is compared with what
-its record makes. Every object is decided in every tick.
+its record makes. Each tick has answers of its own, so that all objects are decided in it.
 Promised: 1,000 objects with 3,000 pods on one core.
 An object counts as changing where its traffic is up to a tenth other than before; figures of the
 others are to the digit what they were. As many as in the first row of a fleet changed in each of

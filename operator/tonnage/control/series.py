@@ -140,22 +140,20 @@ def fleet_series(outcome: TickResult, fleet: Fleet, *, most: int) -> FleetSeries
     Only so many objects have any: the oldest, so that a new one takes the series of none.
     """
     known = sorted(outcome.found, key=lambda each: (each.state.view.created, each.state.view.key))
-    shown = known[:most]
+    shown = [(each, outcome.memory.objects[each.state.view.uid]) for each in known[:most]]
     return FleetSeries(
-        objects=tuple(_object_series(found, outcome, fleet) for found in shown),
+        objects=tuple(
+            ObjectSeries(
+                key=found.state.view.key,
+                gauges=tuple(gauges(found, memory)),
+                counts=tuple(counts(found, memory, now_s=fleet.now_s)),
+            )
+            for found, memory in shown
+        ),
         num_objects=len(known),
         num_left_out=len(known) - len(shown),
         num_faults=len(outcome.faults),
         is_blind=fleet.metrics_problem is not None,
-    )
-
-
-def _object_series(found: Assessment, outcome: TickResult, fleet: Fleet) -> ObjectSeries:
-    memory = outcome.memory.objects[found.state.view.uid]
-    return ObjectSeries(
-        key=found.state.view.key,
-        gauges=tuple(gauges(found, memory)),
-        counts=tuple(counts(found, memory, now_s=fleet.now_s)),
     )
 
 

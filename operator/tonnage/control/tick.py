@@ -10,8 +10,10 @@
 The operator runs it in a cluster, a replay in a model of one.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from types import MappingProxyType
 
 from tonnage.control.assess import decide_object, size_object
 from tonnage.control.decide.blackout import blackouts, loss_of
@@ -35,8 +37,8 @@ from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, 
 from tonnage.control.input.results import Fate, Results, WriteKind
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, Fleet, ModelState
-from tonnage.control.learn.learning import Lesson, Observation, learn_from, observation
-from tonnage.control.observe.ownership import as_owned, may_act
+from tonnage.control.learn.learning import Lesson, learn_from, observation
+from tonnage.control.observe.ownership import may_act, own_only
 from tonnage.control.observe.queue import with_settled_queue
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.fair_order import search_in_fair_order
@@ -56,30 +58,35 @@ class TickResult:
     writes: tuple[Writes, ...]
     memory: Memory
     faults: tuple[Fault, ...]
-    num_asked: int
-    """Questions to sizing."""
-    num_searched: int
-    """Those of them that the last tick had not answered."""
 
 
 def tick(
     fleet: Fleet,
     memory: Memory,
     *,
+    settled: Mapping[str, Assessment] = MappingProxyType({}),
     on_search: OnSearch = keep_searching,
     begin: OnSearch = keep_searching,
 ) -> TickResult:
     """Return the outcome of a tick. A bug in one object's part must not stop the others.
 
-    ``on_search``: called before each run of the engine model, and before each search; ``begin``:
-    before each search alone. Where one raises SearchAbandonedError, the object keeps what runs
-    until the search ends in a later tick.
+    ``settled``: what the last tick found, by UID, where engines have said nothing since: an object
+    about which nothing changed is as it was. ``on_search``: called before each run of the engine
+    model, and before each search; ``begin``: before each search alone. Where one raises
+    SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
     """
     asker = SizingCache(memory.answers, on_search, begin)
-    found = assess_fleet(fleet, memory.objects, asker)
+    found = assess_fleet(fleet, memory.objects, asker, settled)
+    decided = [each for each in found if settled.get(each.state.view.uid) is not each]
+    is_whole = len(decided) == len(found)
+    bugs = [
+        Fault(key=each.state.view.key, consequence="internal error", error=error)
+        for each in decided
+        if (error := each.state.bug)
+    ]
     lesson, unlearned = _learn(found, fleet, memory)
     written, unwritten = _write(
-        with_faults(found, unlearned), replace(fleet, calibrations=lesson.known)
+        with_faults(decided, unlearned), replace(fleet, calibrations=lesson.known)
     )
     remembered = {uid: after for uid, (_, after) in written.items()}
     return TickResult(
@@ -89,29 +96,39 @@ def tick(
             objects={each.state.view.uid: each.memory for each in found} | remembered,
             calibrations=lesson.known,
             learned_at_s=lesson.asked_at_s,
-            answers=asker.all_answers,
+            answers=asker.all_answers if is_whole else {**memory.answers, **asker.answers},
         ),
-        faults=(*_decision_faults(found), *unlearned, *unwritten),
-        num_asked=asker.num_asked,
-        num_searched=asker.num_searched,
+        faults=(*bugs, *unlearned, *unwritten),
     )
 
 
 def assess_fleet(
-    fleet: Fleet, objects: Mapping[str, ObjectMemory], asker: SizingCache | None = None
+    fleet: Fleet,
+    objects: Mapping[str, ObjectMemory],
+    asker: SizingCache | None = None,
+    settled: Mapping[str, Assessment] = MappingProxyType({}),
 ) -> tuple[Assessment, ...]:
     """Take every object through the steps up to a decision; ``objects``: remembered, by UID."""
     asker = asker or SizingCache()
-    owned = as_owned(fleet)
-    settled = (with_settled_queue(each, objects.get(each.view.uid)) for each in owned.models)
-    owned = replace(owned, models=tuple(settled))
-    fleet, known = _recall(owned, objects)
+    may_adopt = fleet.settings.mode == "full"
+    owned = (own_only(each, may_adopt=may_adopt) for each in fleet.models)
+    queued = (with_settled_queue(each, objects.get(each.view.uid)) for each in owned)
+    fleet, known = _recall(replace(fleet, models=tuple(queued)), objects)
+    states = {state.view.uid: state for state in fleet.models}
+    same = {uid: each for uid, each in settled.items() if each.state == states.get(uid)}
+
+    def sized(state: ModelState) -> Assessment:
+        memory = known[state.view.uid]
+        if state.bug:
+            return assessment_with_bug(state, memory, state.bug)
+        return _or_bug(partial(size_object, state, fleet, memory, asker), state, memory)
+
     sizings = {
-        state.view.uid: _size(state, fleet, known[state.view.uid], asker)
+        uid: same.get(uid) or sized(state)
         for state in search_in_fair_order(fleet.models, known)
+        if (uid := state.view.uid)
     }
-    sizings = _with_blackouts(sizings, fleet)
-    return _decided_in_turn(sizings, fleet, known, asker)
+    return _decided_in_turn(_with_blackouts(sizings, fleet) | same, fleet, known, asker, same)
 
 
 def _recall(
@@ -163,36 +180,23 @@ def _with_past(memory: ObjectMemory, past: Past | None, fleet: Fleet) -> ObjectM
     )
 
 
-def _decision_faults(found: Iterable[Assessment]) -> Iterator[Fault]:
-    """Yield the faults of the objects that a bug kept from being decided."""
-    for each in found:
-        if error := each.state.bug:
-            yield Fault(key=each.state.view.key, consequence="internal error", error=error)
-
-
 def _learn(found: Sequence[Assessment], fleet: Fleet, memory: Memory) -> tuple[Lesson, list[Fault]]:
     """Return what engines taught, with what is known of each object, and the faults met."""
     outcomes, faults = of_each(found, observation, "nothing learned")
     lesson = learn_from(
         [each for each in outcomes.values() if each], fleet.calibrations, memory.learned_at_s, fleet
     )
-    objects = {**lesson.known.objects, **_of_objects(found)}
+    learned = {each.state.view.uid: each.memory.posterior for each in found}
+    known = {uid: each for uid, each in learned.items() if each != ObjectPosterior()}
+    objects = {**lesson.known.objects, **known}
     lesson = lesson._replace(known=replace(lesson.known, objects=objects))
-    return lesson, [*faults, *_learning_faults(found, outcomes, lesson)]
-
-
-def _learning_faults(
-    found: Iterable[Assessment], outcomes: Mapping[str, Observation | None], lesson: Lesson
-) -> list[Fault]:
-    """Return the faults of the objects from whose engines nothing could be learned."""
-    faults = list[Fault]()
     for each in found:
         heard = outcomes.get(each.state.view.uid)
         scopes = (heard.speed, heard.memory) if heard else ()
         if error := next(filter(None, map(lesson.errors.get, scopes)), None):
             key = each.state.view.key
             faults.append(Fault(key=key, consequence="nothing learned", error=error))
-    return faults
+    return lesson, faults
 
 
 def _write(
@@ -235,11 +239,23 @@ def with_results(
     return replace(outcome.memory, objects=objects)
 
 
-def _of_objects(found: Iterable[Assessment]) -> dict[str, ObjectPosterior]:
-    """Return {UID: posterior} of the objects about which anything was learned."""
-    known = {each.state.view.uid: each.memory.posterior for each in found}
-    nothing = ObjectPosterior()
-    return {uid: posterior for uid, posterior in known.items() if posterior != nothing}
+def settled_in(
+    outcome: TickResult, results: Mapping[str, Results], memory: Memory
+) -> dict[str, Assessment]:
+    """Return by UID what stays as it was found while nothing changes: all it asked for is done.
+
+    Not what waits for a search or for GPUs, which others may free. ``memory``: as the tick left it.
+    """
+    faulty = {fault.key for fault in outcome.faults}
+    return {
+        uid: replace(each, memory=known)
+        for each in outcome.found
+        if (uid := each.state.view.uid) not in results
+        and (known := memory.objects[uid]).decided.short_since_s is None
+        and each.refusal is None
+        and each.pending is None
+        and each.state.view.key not in faulty
+    }
 
 
 def _with_blackouts(sizings: Mapping[str, Assessment], fleet: Fleet) -> dict[str, Assessment]:
@@ -264,8 +280,9 @@ def _decided_in_turn(
     fleet: Fleet,
     known: Mapping[str, ObjectMemory],
     asker: SizingCache,
+    same: Mapping[str, Assessment],
 ) -> tuple[Assessment, ...]:
-    """Decide each object; what one grows by, the next in turn cannot have."""
+    """Decide each object but the ``same``; what one grows by, the next in turn cannot have."""
     found = dict[str, Assessment]()
     free, uncounted = free_gpus(fleet), uncounted_gpus(fleet)
     rolling = {reach(each, fleet) for each in sizings.values() if is_rolling(each, fleet)}
@@ -274,8 +291,11 @@ def _decided_in_turn(
         not_counted = uncounted or uncounted_by(state, fleet)
         has_to_wait = not rolling.isdisjoint({EVERYWHERE, state.view.namespace})
         remaining = RemainingBudget(gpus=free, uncounted=not_counted, is_rolling=has_to_wait)
-        each = _decide(sizings[uid], fleet, asker, remaining)
-        if _begins_to_roll(each, fleet):
+        each = sizings[uid]
+        if uid not in same:
+            decide = partial(decide_object, each, fleet, asker, remaining)
+            each = _or_bug(decide, each.state, each.memory)
+        if each.changes and may_act(each, fleet) and not each.memory.written.problem:
             rolling.add(reach(each, fleet))
         if free is not None:
             free -= growth_gpus(each, fleet)
@@ -283,26 +303,9 @@ def _decided_in_turn(
     return tuple(found[state.view.uid] for state in fleet.models)
 
 
-def _begins_to_roll(found: Assessment, fleet: Fleet) -> bool:
-    """Tell whether pods are about to be replaced: not where nothing is written, or was refused."""
-    return bool(found.changes) and may_act(found, fleet) and not found.memory.written.problem
-
-
-def _size(state: ModelState, fleet: Fleet, known: ObjectMemory, asker: SizingCache) -> Assessment:
-    """Size one object; a bug in that must not stop the others."""
-    if state.bug:
-        return assessment_with_bug(state, known, state.bug)
+def _or_bug(step: Callable[[], Assessment], state: ModelState, known: ObjectMemory) -> Assessment:
+    """Take a step for one object; a bug in that must not stop the others."""
     try:
-        return size_object(state, fleet, known, asker)
+        return step()
     except Exception as error:
         return assessment_with_bug(state, known, error)
-
-
-def _decide(
-    found: Assessment, fleet: Fleet, asker: SizingCache, remaining: RemainingBudget
-) -> Assessment:
-    """Decide one object; a bug in that must not stop the others."""
-    try:
-        return decide_object(found, fleet, asker, remaining)
-    except Exception as error:
-        return assessment_with_bug(found.state, found.memory, error)

@@ -71,7 +71,7 @@ class EngineSamples:
     scrape_interval_s: float
     age_s: float | None = None
     """Of the newest scrape, when Prometheus said it."""
-    held_s: float = 0.0
+    held_s: float = field(default=0.0, compare=False)
     """Since Prometheus said all of this."""
     span_s: float | None = None
     """From the first scrape that is known to the newest; None: for as long as the engine is."""

@@ -103,7 +103,7 @@ class Writer:
         self._run(TEMPLATE, self._templating(dict(failed)), made, failed)
         applied = (each for each in made if (each.uid, TEMPLATE) not in failed)
         looked_at = (each for each in applied if each.check_children)
-        self._run(CHILDREN, self._publish, looked_at, failed)
+        self._run(CHILDREN, lambda each: self._children(each).publish(each), looked_at, failed)
         self._run(STATUS, self._write_status, (each for each in reports if not each.rolls), failed)
         eventful = [each for each in todo if each.event_records]
         self._run(WriteKind.EVENTS, self._posting(dict(failed), now), eventful, failed)
@@ -236,9 +236,6 @@ class Writer:
         manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
         kube.apply(path, manifest, manager=MANAGER, force=live is not None)
         LOG.info(Line("applied role", object=writes.label, role=wanted.role))
-
-    def _publish(self, writes: Writes) -> None:
-        self._children(writes).publish(writes)
 
     def _children(self, writes: Writes) -> Children:
         return Children(kube=self._current(writes), site=self.site)

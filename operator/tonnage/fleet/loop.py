@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from statistics import median
 
@@ -20,7 +21,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.control.observe.ownership import may_scale
 from tonnage.control.report.status import newest_decision
 from tonnage.control.series import FleetSeries, fleet_series
-from tonnage.control.tick import TickResult, tick, with_results
+from tonnage.control.tick import TickResult, settled_in, tick, with_results
 from tonnage.fleet.act import Writer
 from tonnage.fleet.background import unheard
 from tonnage.fleet.calibration import CalibrationConfigMap
@@ -83,6 +84,10 @@ class Loop:
     """Waits a moment for what changes together: the next tick begins a while after this one."""
     _live: Mapping[str, str] = field(default_factory=dict)
     """Namespaces of the objects that the last tick found, by UID."""
+    _settled: Mapping[str, Assessment] = field(default_factory=dict)
+    """What the last tick found, by UID, of objects of which all was done."""
+    _shared: tuple[object, ...] = ()
+    """By what it was decided, beside what is about each."""
     _is_complete: bool = True
     """False: the last tick failed."""
 
@@ -94,7 +99,7 @@ class Loop:
         self.memory = Memory(calibrations=kept.calibrations)
         if self.past:
             self.past.begin(self.now())
-        self._live = {}
+        self._live, self._settled = {}, {}
         self.state_problem = kept.problem
 
     @_without_collector()
@@ -111,13 +116,20 @@ class Loop:
             fleet = self._observe(now_s)
             self.store.serve(served_by(fleet.models))
         with self.step("decide"):
-            on_search = within(self.settings.search_budget_s, self.clock)
-            outcome = tick(fleet, self.memory, on_search=on_search, begin=until(self.store.asked))
+            settled, self._settled = self._settled if self._shared == fleet.shared else {}, {}
+            outcome = tick(
+                fleet,
+                self.memory,
+                settled=settled,
+                on_search=within(self.settings.search_budget_s, self.clock),
+                begin=until(self.store.asked),
+            )
         _log(outcome, fleet)
         self._log_blackouts(outcome)
         with self.step("act"):
             results = self.writer.act(outcome.writes, now=rfc3339(now_s))
         self.memory = with_results(outcome, results, before=self.memory, now_s=now_s)
+        self._settled, self._shared = settled_in(outcome, results, self.memory), fleet.shared
         if self.past:
             self.past.found.clear()
         with self.step("keep"):
@@ -125,7 +137,8 @@ class Loop:
             self._live = {view.uid: view.namespace for view in views}
             _apart(self._keep, "what was learned was not saved")
         with self.step("tell"):
-            _apart(lambda: self._tell(outcome, fleet), "the operator's metrics were not updated")
+            series = partial(fleet_series, outcome, fleet, most=self.settings.metrics_objects)
+            _apart(lambda: self.tell(series()), "the operator's metrics were not updated")
         self._is_complete = True
         return outcome.found
 
@@ -183,10 +196,6 @@ class Loop:
         )
         self.memory = replace(self.memory, calibrations=kept.calibrations)
         self.state_problem, self.unstored = kept.problem, kept.unstored
-
-    def _tell(self, outcome: TickResult, fleet: Fleet) -> None:
-        """Hand out the series of the tick."""
-        self.tell(fleet_series(outcome, fleet, most=self.settings.metrics_objects))
 
     def _log_blackouts(self, outcome: TickResult) -> None:
         """Write a line for each namespace whose scaling is held, and when it goes on."""
@@ -277,6 +286,7 @@ def _log(outcome: TickResult, fleet: Fleet) -> None:
         decision = newest_decision(found.memory.reported, memory.reported)
         if decision is None:
             continue
+        reasons = found.decision.reasons if found.decision else ()
         LOG.info(
             Line(
                 "decision",
@@ -286,11 +296,6 @@ def _log(outcome: TickResult, fleet: Fleet) -> None:
                 wanted=decision.to_replicas,
                 reason=decision.code,
                 acts=may_scale(found, fleet),
-                message=_reasons(found),
+                message="; ".join(f"{code}: {message}" for code, message in reasons),
             )
         )
-
-
-def _reasons(found: Assessment) -> str:
-    reasons = found.decision.reasons if found.decision else ()
-    return "; ".join(f"{reason.code}: {reason.message}" for reason in reasons)

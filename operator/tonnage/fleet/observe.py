@@ -290,9 +290,7 @@ class Observer:
             earlier_owner=oldest.name if oldest and oldest.uid != view.uid else None,
             numbered=seen.numbered.get(view.key, ()),
             roles=dict(_roles(view, seen)) if model.spec.topology else {},
-            engines=tuple(
-                each if each.held_s == held_s else replace(each, held_s=held_s) for each in engines
-            ),
+            engines=tuple(replace(each, held_s=held_s) for each in engines),
         )
 
     def _with_config_maps(self, live: DeploymentView, now_s: float) -> DeploymentView:

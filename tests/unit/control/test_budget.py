@@ -238,10 +238,11 @@ class TestAnswers:
         first = tick(a_fleet(running("a"), running("b")), Memory())
         second = tick(a_fleet(first.found[1].state), first.memory)
 
-        third = tick(a_fleet(*(each.state for each in first.found)), second.memory)
+        states = [each.state for each in first.found]
+        third = tick(a_fleet(*states), second.memory, on_search=SPENT)
 
         assert len(second.memory.answers) == 2
-        assert third.num_searched == 0
+        assert waiting(third) == []
 
     def test_are_forgotten_from_the_one_that_was_asked_first(self):
         request = a_sizing().request

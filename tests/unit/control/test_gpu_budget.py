@@ -17,7 +17,7 @@ from fleet_builders import (
 )
 from tonnage.control.decide.budget import free_gpus
 from tonnage.control.input.memory import Memory
-from tonnage.control.tick import tick
+from tonnage.control.tick import settled_in, tick
 
 SIZING = a_sizing()
 """Two GPUs for each replica."""
@@ -218,6 +218,17 @@ class TestWhatIsNotCounted:
             "2 replicas would take 4 more GPUs, and the GPU budget cannot count "
             "nvidia.com/mig-3g.40gb of pod serving/mig-0"
         )
+
+    def test_that_waits_for_gpus_comes_before_others_when_some_are_free(self):
+        short, other = running("a", priority=1), running("b", replicas=3, load=1.5)
+        _, first = decided(short, other, max_gpus=8)
+        settled = settled_in(first, {}, first.memory)
+        fleet = a_fleet(short, running("b"), settings={"max_gpus": 8})
+
+        outcome = tick(fleet, first.memory, settled=settled)
+
+        assert settled.keys() == {"uid-of-b"}
+        assert [each.found[0].decision.replicas for each in (first, outcome)] == [1, 3]
 
 
 class TestWhatIsInUse:

@@ -17,6 +17,7 @@ from loop_builders import a_loop, a_world, condition, replicas_of, served, statu
 from measured_builders import samples_of, slowed
 from tonnage.cluster.errors import KubernetesError, PrometheusError
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
+from tonnage.control.input import sizing_cache
 from tonnage.estimate.past import LABEL
 from tonnage.estimate.speed import prompt_shape
 from tonnage.fleet.lists import RELIST_S
@@ -133,6 +134,64 @@ class TestAtRest:
         loop, world = served()
 
         assert [tick(loop, world, after_s=1) for _ in range(20)] == [[]] * 20
+
+
+class TestBetweenAnswers:
+    """A tick within 15 s of the last answers of Prometheus."""
+
+    def changed(self, loop, world, name, *, after_s=1):
+        """Write another spec, and tick; return what was written, and UIDs of what was decided."""
+        body, before = world.kube.objects[MODEL_DEPLOYMENTS.path("serving", name)], loop.memory
+        body["metadata"]["generation"] += 1
+        body["spec"]["pods"] = {"cpu": f"{body['metadata']['generation']}m"}
+        done = tick(loop, world, after_s=after_s)
+        return done, {
+            uid for uid, each in loop.memory.objects.items() if each is not before.objects[uid]
+        }
+
+    def test_what_changed_is_decided_and_the_rest_is_as_it_was(self):
+        loop, world = served(a_manifest("a"), a_manifest("b"))
+
+        done, decided = self.changed(loop, world, "a")
+
+        assert "apply deployments/a" in done
+        assert decided == {"uid-of-a"}
+
+    def test_nothing_is_searched_again_for_the_rest(self, monkeypatch):
+        monkeypatch.setattr(sizing_cache, "REMEMBERED", 0)
+        loop, world = served(
+            a_manifest("a"), a_manifest("b", slo={"timePerOutputToken": {"p95": "60ms"}})
+        )
+        before = loop.memory.answers
+
+        self.changed(loop, world, "a")
+
+        assert len(before) > 1
+        assert before.keys() <= loop.memory.answers.keys()
+
+    def test_all_are_decided_by_the_next_answers(self):
+        loop, world = served(a_manifest("a"), a_manifest("b"))
+
+        assert self.changed(loop, world, "a", after_s=15)[1] == {"uid-of-a", "uid-of-b"}
+
+    def test_what_could_not_be_written_is_decided_again(self):
+        loop, world = served(a_manifest("a"), a_manifest("b"))
+        world.kube.fail = refusing("deployments/b")
+        self.changed(loop, world, "b")
+
+        assert self.changed(loop, world, "a")[1] == {"uid-of-a", "uid-of-b"}
+
+    def test_a_decision_is_counted_once(self):
+        loop, world = served(a_manifest("a"), a_manifest("b"))
+        told = []
+        loop.tell = told.append
+        for pod in world.completions_per_s:
+            world.completions_per_s[pod] = 1.6 * EACH
+        tick(loop, world)
+        self.changed(loop, world, "a")
+
+        counts = [[each.key for each in told.objects if each.counts] for told in told]
+        assert counts == [[("serving", "a"), ("serving", "b")], []]
 
 
 class TestTraffic:

@@ -49,7 +49,7 @@ class SizingCache:
         self._last, self._between, self._begin = last or {}, on_search, begin
         self.answers: dict[SizingRequest, Sizing | SizingRefused] = {}
         """To what was asked in this tick."""
-        self.num_asked = self.num_searched = 0
+        self.num_searched = 0
 
     def size(
         self, request: SizingRequest, *, near: Callable[[], SizingRequest] | None = None
@@ -69,7 +69,6 @@ class SizingCache:
     def _recall(
         self, request: SizingRequest, search: Callable[[], Sizing | SizingRefused]
     ) -> Sizing:
-        self.num_asked += 1
         question = _question(request)
         answer = self.answers.get(question) or self._last.get(question)
         if answer is None:

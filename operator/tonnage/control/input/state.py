@@ -322,6 +322,12 @@ class Fleet:
         """When the windows of engines' figures end: what is counted by window is counted once."""
         return self.now_s if self.said_at_s is None else self.said_at_s
 
+    @property
+    def shared(self) -> tuple[object, ...]:
+        """What is about no object alone, but the time, and what was learned by the same answers."""
+        learned = self.past_awaited, self.state_problem, self.unstored
+        return self.said_at_s, *learned, self.unlisted, self.has_groups
+
     def problem_of(self, query: str, namespace: str) -> tuple[str, str] | None:
         """Return (reason, message) why a query lacks an answer for the pods of a namespace."""
         return self.problems.get(query) or self.problems.get(f"{query}@{namespace}")

@@ -18,16 +18,8 @@ HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
 """What gives a pod its node's."""
 
 
-def as_owned(fleet: Fleet) -> Fleet:
-    """Return the fleet with nothing of others in it but what stands in the way."""
-    may_adopt = fleet.settings.mode == "full"
-    return replace(
-        fleet, models=tuple(own_only(each, may_adopt=may_adopt) for each in fleet.models)
-    )
-
-
 def own_only(state: ModelState, *, may_adopt: bool = True) -> ModelState:
-    """Return an object with its own Deployment and pods alone."""
+    """Return an object with its own Deployment and pods alone; others only stand in the way."""
     live = state.deployment
     if live is None or _is_own(state, live) or (may_adopt and is_adopted(state, live)):
         return state
