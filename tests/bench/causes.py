@@ -1,8 +1,9 @@
 """Is the cause of late requests named, and does the fleet stay where replicas do not help?
 
-    python tests/bench/causes.py [--only LongPrompts] [--page PAGE]
+    python tests/bench/causes.py [--only LongPrompts] [--seed 1] [--page PAGE]
 
-Each world makes requests late for one cause, with each queue and each routing. Caches that are cold
+Each world makes requests late for one cause, with each queue and each routing. ``--seed`` draws
+other worlds of the same kinds: model, lengths, limits, rate and what is wrong. Caches that are cold
 or do not come are not simulated: tests of ``control/measure/causes.py`` have them.
 """
 
@@ -20,11 +21,13 @@ from statistics import median
 
 import click
 from bench_options import PAGE, PROCESSES
+from closed_loop import MODELS
 from measured import write_page
 from replay_cases import Lengths, manifest
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
-from tonnage.control.measure.causes import LOAD, NOBODY
+from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.measure.causes import LOAD, NOBODY, longest_in_time
 from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.evaluation import LatencyLimits, RunFigures, fates, run_figures
 from tonnage.replay.ground_truth import GroundTruth
@@ -36,12 +39,20 @@ from tonnage.replay.scenario import SETTINGS, first_plan
 from tonnage.replay.simulation import Controller, Simulation
 from tonnage.replay.trace_sampling import drawn_from
 from tonnage.replay.traces import Trace
+from tonnage.sizing.errors import SizingError
 from tonnage.sizing.expected import slo_of
+from tonnage.sizing.plan import Sizing
+from tonnage.sizing.request import ask, look_up
+from tonnage.sizing.search import size
+from tonnage.units import MS_PER_S, seconds
 
 DURATION_S, FROM_S = 3600.0, 900.0
 WITHIN, ALLOWED = 0.005, 1.15
 MOST_REPLICAS = 16
 MOST_CONSTANT = 10
+MOST_TOKENS, MOST_RATE = 60_000, 60.0
+LONG_LOAD = 0.3
+"""Of one replica's time, that long prompts take at most: else they make most others wait."""
 MEANING = """\
 # Causes of late requests
 
@@ -49,7 +60,7 @@ Written by `tests/bench/causes.py`. Simulated: Llama 3.1 8B on H100, one hour, s
 
 Right, wrong and unknown are shares of the ticks after 15 minutes in which the SLO was missed. The
 constant fleet is the smallest of up to 10 that keeps within half a point of what twice and four
-times as many (up to 20) keep, or 10. `Queued` and `SlowSteps` are right too while fewer than that
+times as many, and 20, keep, or 10. `Queued` and `SlowSteps` are right too while fewer than that
 are Ready.
 
 **{:.1%} right, {:.1%} wrong, {:.1%} unknown. GPU-hours are at most {} of the constant fleet's in {}
@@ -69,6 +80,8 @@ class World:
 
     causes: tuple[str, ...]
     rate: float = 40.0
+    model: str = "8b"
+    lengths: Lengths = LENGTHS
     ttft: str = "500ms"
     tpot: str = "50ms"
     long_share: float = 0.0
@@ -77,6 +90,7 @@ class World:
     truth: GroundTruth = field(default_factory=GroundTruth)
     queue: dict[str, str] = field(default_factory=dict)
     routing: str = "Service"
+    seed: int = 60
 
 
 WORLDS = (
@@ -91,15 +105,82 @@ WORLDS = (
 )  # fmt: skip
 
 
-def worlds(only: str | None) -> Iterator[World]:
-    for world, queue, routing in product(WORLDS, QUEUES, ROUTINGS):
+def worlds(only: str | None, seed: int | None = None) -> Iterator[World]:
+    """Yield those of one cause or of all; with a seed others of the same kinds."""
+    for number, (world, queue, routing) in enumerate(product(WORLDS, QUEUES, ROUTINGS)):
         if only in {None, *world.causes}:
-            yield replace(world, queue=queue, routing=routing)
+            each = replace(world, queue=queue, routing=routing)
+            yield each if seed is None else drawn(each, 100 * seed + number)
+
+
+def drawn(world: World, seed: int) -> World:
+    """Return a world of the same kind with other figures."""
+    chance = random.Random(seed)  # noqa: S311 -- drawn alike in each run
+    while True:
+        prompt, output = (_between(chance, *each) for each in ((400, 3000), (80, 400)))
+        found = replace(
+            world,
+            seed=seed,
+            model=chance.choice(list(MODELS)),
+            lengths=Lengths(
+                prompt_mean=prompt, prompt_p99=2 * prompt, output_mean=output, output_p99=4 * output
+            ),
+            ttft=_milliseconds(_between(chance, 0.3, 1.5)),
+            tpot=_milliseconds(_between(chance, 0.03, 0.06)),
+        )
+        planned = _sizing(found)
+        if planned and world.truth.speed < 1:
+            found = replace(
+                found, tpot=_milliseconds(planned.idle.tpot_s * _between(chance, 1.5, 3))
+            )
+            planned = _sizing(found)
+        if planned and (found := _with_fault(found, planned, chance)).long_tokens <= MOST_TOKENS:
+            return found
+
+
+def _with_fault(world: World, planned: Sizing, chance: random.Random) -> World:
+    """Return a world in which as much is late as chance says."""
+    ttft_s, truth, each = seconds(world.ttft), world.truth, planned.goodput_requests_per_s
+    truth = replace(
+        truth,
+        server_s=ttft_s * _between(chance, 0.8, 1.5) if truth.server_s else 0.0,
+        first_pod_speed=_between(chance, 0.4, 0.7) if truth.first_pod_speed < 1 else 1.0,
+        sticky_share=_between(chance, 0.35, 0.6) if truth.sticky_share else 0.0,
+        speed=_between(chance, 0.5, 0.75) if truth.speed < 1 else 1.0,
+    )
+    rate = min(MOST_RATE, each * _between(chance, 2.0, 5.0))
+    overload = 1.0 if truth.speed < 1 else _between(chance, 1.4, 2.5)
+    is_limited = world.most < MOST_REPLICAS
+    if world.long_share:
+        times, share = _between(chance, 1.2, 3.0), _between(chance, 0.02, 0.1)
+        rate = min(rate, LONG_LOAD / (share * times * ttft_s))
+        tokens = round(times * longest_in_time(planned, ttft_s))
+        world = replace(world, long_share=share, long_tokens=tokens)
+    most = max(1, math.ceil(rate / each / overload)) if is_limited else world.most
+    return replace(world, rate=rate, truth=truth, most=most)
+
+
+def _between(chance: random.Random, low: float, high: float) -> float:
+    return low * (high / low) ** chance.random()
+
+
+def _milliseconds(duration_s: float) -> str:
+    return f"{round(duration_s * MS_PER_S)}ms"
+
+
+def _sizing(world: World) -> Sizing | None:
+    """Return the plan of a world; None: its targets cannot be met."""
+    spec = _model(replace(world, rate=1.0)).spec
+    try:
+        return size(ask(spec, look_up(spec, built_in_gpus())))
+    except SizingError:
+        return None
 
 
 def _model(world: World) -> ModelDeployment:
-    given = manifest(LENGTHS, world.rate)
+    given = manifest(world.lengths, world.rate)
     spec = given["spec"]
+    spec |= MODELS[world.model]
     spec["contextLength"] = 65_536
     spec["slo"] = {
         "timeToFirstToken": {"p99": world.ttft}, "timePerOutputToken": {"p99": world.tpot}
@@ -110,14 +191,18 @@ def _model(world: World) -> ModelDeployment:
 
 
 def _trace(world: World) -> Trace:
-    chance, at_s = random.Random(60), 0.0  # noqa: S311 -- drawn alike in each run
+    chance, at_s = random.Random(world.seed), 0.0  # noqa: S311 -- drawn alike in each run
+    prompt_log, output_log = (
+        math.log(mean) - sigma**2 / 2
+        for mean, sigma in ((world.lengths.prompt_mean, 0.3), (world.lengths.output_mean, 0.6))
+    )
     arrivals, prompts, outputs = array("d"), array("q"), array("q")
     while (at_s := at_s + chance.expovariate(world.rate)) < DURATION_S:
         is_long = chance.random() < world.long_share
-        prompt = world.long_tokens if is_long else chance.lognormvariate(math.log(956), 0.3)
+        prompt = world.long_tokens if is_long else chance.lognormvariate(prompt_log, 0.3)
         arrivals.append(at_s)
         prompts.append(max(1, round(prompt)))
-        outputs.append(max(1, round(chance.lognormvariate(math.log(167), 0.6))))
+        outputs.append(max(1, round(chance.lognormvariate(output_log, 0.6))))
     return Trace(arrival_s=arrivals, prompt_tokens=prompts, output_tokens=outputs)
 
 
@@ -170,7 +255,7 @@ def result_of(world: World) -> Result:
         return run(ConstantFleet(flags=flags, replicas=min(replicas, 20))).attainment
 
     found, n = run(watching), 1
-    while n < MOST_CONSTANT and share(n) + WITHIN < max(share(2 * n), share(4 * n)):
+    while n < MOST_CONSTANT and share(n) + WITHIN < max(map(share, (2 * n, 4 * n, 20))):
         n += 1
     ticks = Counter[str]()
     for (reason, ready), number in watching.reasons.items():
@@ -207,14 +292,15 @@ def meaning(found: list[Result]) -> str:
 
 @click.command()
 @click.option("--only", help="One cause.")
+@click.option("--seed", type=int, help="Other worlds of the same kinds.")
 @PAGE
 @PROCESSES
-def main(only: str | None, page: Path | None, processes: int) -> None:
+def main(only: str | None, seed: int | None, page: Path | None, processes: int) -> None:
     """Run worlds of one cause each."""
     found: list[Result] = []
     click.echo(HEAD)
     with ProcessPoolExecutor(processes) as pool:
-        for each in pool.map(result_of, worlds(only)):
+        for each in pool.map(result_of, worlds(only, seed)):
             found.append(each)
             click.echo(line(each))
     if page:

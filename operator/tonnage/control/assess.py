@@ -185,7 +185,7 @@ def decide_object(
     if chosen is None:
         return found
     observed = observe_engines(
-        found.state, fleet, chosen.sizing, chosen.belief.constants, found.memory.reported
+        found.state, fleet, chosen.sizing, chosen.belief, found.memory.reported
     )
     memory, events = _with_load(found, chosen, observed, fleet)
     wanted = raise_to_floor(need_for_demand(found, memory, chosen, fleet), chosen.capacity, events)

@@ -32,6 +32,7 @@ from tonnage.sizing.step_time.step import Step
 
 SIZING = a_sizing()
 PRIOR = SIZING.request.speed
+BELIEF = assessed().chosen.belief
 SPEED = Scope("serving", speed_key(SIZING.request, SIZING.flags))
 MEMORY = Scope("serving", memory_key(SIZING.request, SIZING.flags))
 KV_TOKENS = 600_000
@@ -250,7 +251,7 @@ def own_tokens(*reported):
     )
     state = a_state(replicas=len(reported), engines=tuple(engines))
     return own_kv_tokens(
-        observe_engines(state, a_fleet(state), SIZING, PRIOR, ReportMemory()), SIZING
+        observe_engines(state, a_fleet(state), SIZING, BELIEF, ReportMemory()), SIZING
     )
 
 
@@ -298,7 +299,7 @@ class TestMemory:
         ranks = (a_busy_engine("a", engine="1", kv_tokens=500_000), a_busy_engine("a"))
         state = a_state(engines=ranks)
 
-        observed = observe_engines(state, a_fleet(state), SIZING, PRIOR, ReportMemory())
+        observed = observe_engines(state, a_fleet(state), SIZING, BELIEF, ReportMemory())
 
         assert own_kv_tokens(observed, SIZING) == 500_000
 
@@ -397,7 +398,7 @@ class TestWhoseFigures:
 class TestObserved:
     def observed(self, *engines, **changes):
         state = a_state(engines=engines, **changes)
-        return observe_engines(state, a_fleet(state), SIZING, PRIOR, ReportMemory())
+        return observe_engines(state, a_fleet(state), SIZING, BELIEF, ReportMemory())
 
     def used(self, *engines):
         state = a_state(engines=engines)
@@ -460,7 +461,7 @@ class TestObserved:
         state = a_state(engines=(a_busy_engine("a", kv_tokens=5000),))
 
         assert (
-            observe_engines(state, a_fleet(state), sizing, PRIOR, ReportMemory()).kv_tokens
+            observe_engines(state, a_fleet(state), sizing, BELIEF, ReportMemory()).kv_tokens
             == 40_000
         )
 

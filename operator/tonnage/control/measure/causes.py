@@ -54,6 +54,9 @@ class Evidence:
     now_s: float
     before: str
     """Reason of the condition ``SLOMet``: another cause has to be clearly larger."""
+    longer: float = 0.0
+    """By which steps are learned to be longer than expected at first, as a logarithm."""
+    misses_tpot: bool = False
 
 
 def with_cause(each: Attainment, known: Evidence) -> Attainment:
@@ -64,7 +67,7 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
     late = 1 - each.fraction
     if late <= 0 or each.cause:
         return each
-    if each.refused_fraction < MOST * late and (found := _of_some_pods(each, known)):
+    if found := _of_some_pods(each, known):
         return replace(each, cause=found)
     if each.name == "TPOT":
         message = "steps take longer than planned, or more requests run than planned"
@@ -78,9 +81,11 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
     why_rest = _of_rest(rest, each, known, times)
     if why_rest is NOBODY and is_near:
         why_rest = why_alone
-    refused = Reason("RequestsRefused", f"{each.refused_fraction:.1%} were refused")
-    shares = {refused: each.refused_fraction, why_alone: min(alone, late), why_rest: rest}
     by_load = rest if why_rest.code in LOAD else 0.0
+    refused = Reason("RequestsRefused", f"{each.refused_fraction:.1%} were refused")
+    if by_load and (found := _of_steps(each, known)):
+        why_rest = found
+    shares = {refused: each.refused_fraction, why_alone: min(alone, late), why_rest: rest}
 
     def weight(cause: Reason) -> float:
         return shares[cause] * (CLEARLY if cause.code == known.before else 1.0)
@@ -103,8 +108,9 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
         fraction = attainment([requests_within], limit_s=each.limit_s)
         if engine.pod in warm and fraction is not None:
             pod, number = engine.pod, requests_within[math.inf]
-            requests[pod] = requests.get(pod, 0.0) + number
-            late[pod] = late.get(pod, 0.0) + number * (1 - fraction)
+            refused = engine.refused_per_s if each.refused_fraction else 0.0
+            requests[pod] = requests.get(pod, 0.0) + number + refused
+            late[pod] = late.get(pod, 0.0) + number * (1 - fraction) + refused
     all_late = sum(late.values())
 
     def explain(pods: Iterable[str]) -> bool:
@@ -119,11 +125,7 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
     if explain([worst]):
         behind = steps_behind({p: each for p, each in known.speeds.items() if p in late}, worst)
         if behind is not None and behind > SLOW_POD:
-            message = (
-                f"steps of {worst} take {math.expm1(behind):.0%} longer than those of the others: "
-                "delete it, and look at its node"
-            )
-            return Reason("SlowPod", message)
+            return _slow_pod(worst, behind)
         usual = (sum(requests.values()) - requests[worst]) / (len(requests) - 1)
         by_chance = DEVIATIONS * math.sqrt(usual / window_s)
         if requests[worst] > max(UNEVEN * usual, usual + by_chance):
@@ -133,6 +135,41 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
             )
             return Reason("UnevenRouting", message)
     return _of_cold_pods(known, warm, explain)
+
+
+def _slow_pod(pod: str, behind: float) -> Reason:
+    message = (
+        f"steps of {pod} take {math.expm1(behind):.0%} longer than those of the others: delete it, "
+        "and look at its node"
+    )
+    return Reason("SlowPod", message)
+
+
+def _of_steps(each: Attainment, known: Evidence) -> Reason | None:
+    """Return whose steps make requests wait at all pods; None: they would wait all the same.
+
+    As fast as the others, or as expected, they would serve most of what is missing. What waits and
+    becomes no more is of what has made it.
+    """
+    windows = [(engine.pod, engine.over(ATTAINMENT_SCRAPES)) for engine in known.engines]
+    missing_per_s = sum(window.in_flight_per_s or 0.0 for _, window in windows)
+    missing_per_s += each.refused_fraction * each.requests_per_s
+    slow = {pod: steps_behind(known.speeds, pod) or 0.0 for pod in known.speeds}
+    worst = max(slow, key=slow.__getitem__, default="")
+    longer = known.longer + median_high([e.slower for e in known.speeds.values()] or [0.0])
+    message = (
+        f"steps take {math.expm1(longer):.0%} longer than expected, so that fewer requests are "
+        "served and others wait"
+    )
+    for cause, more, pods in (
+        (_slow_pod(worst, slow.get(worst, 0.0)), slow.get(worst, 0.0), {worst}),
+        (Reason("SlowSteps", message), known.misses_tpot * longer, {pod for pod, _ in windows}),
+    ):
+        served_per_s = sum(w.completed_per_s or 0.0 for pod, w in windows if pod in pods)
+        is_most = math.expm1(more) * served_per_s >= MOST * missing_per_s
+        if more > SLOW_POD and is_most and (missing_per_s > 0 or known.before == cause.code):
+            return cause
+    return None
 
 
 def steps_behind(speeds: Mapping[str, PodSpeed], pod: str) -> float | None:
@@ -202,7 +239,9 @@ def _times(known: Evidence) -> _Times:
     tells_all = all(None not in {w.first_token_s_per_s, w.queue_s_per_s} for w in windows)
     if ttft_s is None or not tells_all or ended_per_s < AS_MANY * started_per_s:
         return found  # of others than those whose queue and prefill are known
-    return replace(found, server_s=max(0.0, ttft_s - waited_s - prefill_s))
+    server_s = ttft_s - waited_s - prefill_s
+    # Of what waits long, and is no mean of the same requests, it is a small difference.
+    return replace(found, server_s=server_s) if server_s >= waited_s else found
 
 
 def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason]:

@@ -24,6 +24,7 @@ from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, DECIDING, SLOW_SCRAPES
 from tonnage.estimate.pages import COMPLETED
+from tonnage.estimate.planning_constants import Belief, step_ratio
 from tonnage.estimate.samples import EngineSamples, mean_of
 from tonnage.estimate.speed import (
     BusyWindow,
@@ -166,7 +167,7 @@ def observe_engines(
     state: ModelState,
     fleet: Fleet,
     sizing: Sizing,
-    prior: SpeedConstants,
+    belief: Belief,
     reported: ReportMemory,
 ) -> Observed:
     """Return what engines say of speed, caches and targets.
@@ -181,7 +182,7 @@ def observe_engines(
         slo.ttft,
         sum(e.refused_per_s for e in engines if e.ttft_within),
     )
-    tpot = _attainments("TPOT", [e.tpot_within for e in engines], slo.tpot)
+    tpot = tuple(_attainments("TPOT", [e.tpot_within for e in engines], slo.tpot))
     known = Evidence(
         engines=engines,
         pods=state.pods,
@@ -189,10 +190,12 @@ def observe_engines(
         sizing=sizing,
         now_s=fleet.windows_end_s,
         before=before.reason if (before := reported.conditions.get("SLOMet")) else "",
+        longer=math.log(step_ratio(belief.posterior, belief.prior)),
+        misses_tpot=any(each.fraction < each.quantile for each in tpot),
     )
     found = (*with_late_caches(ttft, engines, sizing.request), *tpot)
     return Observed(
-        windows=lambda: _pod_windows(state, fleet, sizing, prior),
+        windows=lambda: _pod_windows(state, fleet, sizing, belief.constants),
         kv_tokens=min(kv_reports) * sizing.flags.parallelism.data if kv_reports else None,
         kv_reports=tuple(kv_reports),
         attainments=tuple(with_cause(each, known) for each in found),
