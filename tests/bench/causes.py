@@ -9,7 +9,9 @@ or do not come are not simulated: tests of ``control/measure/causes.py`` have th
 
 import math
 import random
+import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 
 import click
 from bench_options import PAGE, PROCESSES
@@ -29,7 +31,13 @@ from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.measure.causes import LOAD, NOBODY, longest_in_time
 from tonnage.replay.cluster import ReplayedModel, StartupTime
-from tonnage.replay.evaluation import LatencyLimits, RunFigures, fates, run_figures
+from tonnage.replay.evaluation import (
+    LatencyLimits,
+    RequestOutcomes,
+    RunFigures,
+    fates,
+    run_figures,
+)
 from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.operator import Operator
 from tonnage.replay.policies import ConstantFleet
@@ -44,28 +52,45 @@ from tonnage.sizing.expected import slo_of
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
-from tonnage.units import MS_PER_S, seconds
+from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.workload import PERCENT
+from tonnage.units import HOUR_S, MINUTE_S, MS_PER_S, seconds
 
 DURATION_S, FROM_S = 3600.0, 900.0
 WITHIN, ALLOWED = 0.005, 1.15
 MOST_REPLICAS = 16
-MOST_CONSTANT = 10
+MOST_CONSTANT, MANY = 10, 12
+CONSTANT_S = 900.0
+"""For which constant fleets are run."""
+NUM_LONG, MOST_LONG_LOAD, MAY_BE_LATE, SLOWER = 20, 4.0, 0.01, 0.7
+SAID = re.compile(r"([\d.]+)%(?: to ([\d.]+)%)? of prompts have over")
 MOST_TOKENS, MOST_RATE = 60_000, 60.0
 LONG_LOAD = 0.3
 """Of one replica's time, that long prompts take at most: else they make most others wait."""
 MEANING = """\
 # Causes of late requests
 
-Written by `tests/bench/causes.py`. Simulated: Llama 3.1 8B on H100, one hour, starts of 120 s.
+Written by `tests/bench/causes.py`. Simulated, one hour, starts of 120 s.
 
 Right, wrong and unknown are shares of the ticks after 15 minutes in which the SLO was missed. The
-constant fleet is the smallest of up to 10 that keeps within half a point of what twice and four
-times as many, and 20, keep, or 10. `Queued` and `SlowSteps` are right too while fewer than that
-are Ready.
-
+constant fleet is the smallest that keeps within half a point of what 12 keep in 15 minutes, or 10.
+`Queued` and `SlowSteps` are right too while fewer than that are Ready.
+"""
+ONE_CAUSE, DRAWN, LONG = (
+    "Worlds of one cause",
+    "Other worlds of the same kinds, seed",
+    "Long prompts",
+)
+SHARES = """\
 **{:.1%} right, {:.1%} wrong, {:.1%} unknown. GPU-hours are at most {} of the constant fleet's in {}
 of {} worlds; in the middle {:.2f}, at most {:.2f}.** Below 1 the fleet is smaller, and keeps less.
 Where no fleet keeps half a percent, they are not compared.
+"""
+LONG_MEANING = """\
+Of prompts that are late alone: their share, when it is first said, and how often what is said has
+it between its bounds (and three deviations by chance). The constant fleet is the smallest that
+makes 1 % of the others late at most. `ready`: replicas in the last 15 minutes, and with engines at
+0.7 of the speed.
 """
 LENGTHS = Lengths(prompt_mean=1000, prompt_p99=2000, output_mean=200, output_p99=800)
 QUEUES: tuple[dict[str, str], ...] = (
@@ -106,10 +131,11 @@ WORLDS = (
 
 
 def worlds(only: str | None, seed: int | None = None) -> Iterator[World]:
-    """Yield those of one cause or of all; with a seed others of the same kinds."""
+    """Yield those of one cause or of all; with a seed half as many others of the same kinds."""
     for number, (world, queue, routing) in enumerate(product(WORLDS, QUEUES, ROUTINGS)):
-        if only in {None, *world.causes}:
-            each = replace(world, queue=queue, routing=routing)
+        each = replace(world, queue=queue, routing=routing)
+        is_drawn = seed is not None and (number + number // 2 + seed) % 2 == 0
+        if only in {None, *world.causes} and (seed is None or is_drawn):
             yield each if seed is None else drawn(each, 100 * seed + number)
 
 
@@ -212,13 +238,62 @@ class Watching(Operator):
     def __init__(self) -> None:
         super().__init__(SETTINGS, is_brought_up=True)
         self.reasons = Counter[tuple[str, int]]()
+        self.said: list[tuple[float, float, float]] = []
+        """(time, least, most) of the prompts that are late alone, whenever that is said."""
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
         super().act(record, prometheus, at_s)
         for memory in self.memory.objects.values():
             met = memory.reported.conditions.get("SLOMet")
-            if met and met.status == "False" and at_s >= FROM_S:
-                self.reasons[met.reason, record.moments[-1].ready] += 1
+            if met and met.status == "False":
+                self.reasons[met.reason, record.moments[-1].ready] += at_s >= FROM_S
+                if share := SAID.search(met.message):
+                    least, most = (
+                        float(each) / PERCENT for each in (share[1], share[2] or share[1])
+                    )
+                    self.said.append((at_s, least, most))
+
+
+class Hour:
+    """A world with its requests."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.model = world, _model(world)
+        self.flags, self.limits = (
+            first_plan(self.model).flags,
+            LatencyLimits.of(slo_of(self.model.spec)),
+        )
+        self.traffic = drawn_from(
+            _trace(world), duration_s=DURATION_S, context_tokens=65_536, cached_fraction=0.0
+        )
+        self.late_by_replicas = cache(self._late)
+
+    def run(
+        self, controller: Controller, until_s: float = DURATION_S
+    ) -> tuple[Record, RequestOutcomes]:
+        served = ReplayedModel(
+            model=self.model,
+            traffic=self.traffic,
+            truth=self.world.truth,
+            start=StartupTime(mean_s=120),
+        )
+        record = Simulation(served, settings=SETTINGS, controller=controller).run(until_s)
+        if record.faults:
+            raise record.faults[0]
+        return record, fates(record, self.traffic, self.limits)
+
+    def late(
+        self, found: RequestOutcomes, from_s: float, until_s: float, most_tokens: float
+    ) -> float:
+        """Return the share of requests that are late, and whose prompts have no more tokens."""
+        first, last = (bisect_left(found.arrival_s, each) for each in (from_s, until_s))
+        tokens = self.traffic.prompt_tokens
+        late = sum(not found.is_kept[at] and tokens[at] <= most_tokens for at in range(first, last))
+        return late / (last - first)
+
+    def _late(self, replicas: int, most_tokens: float = math.inf) -> float:
+        _, found = self.run(ConstantFleet(flags=self.flags, replicas=replicas), CONSTANT_S)
+        return self.late(found, 0.0, CONSTANT_S, most_tokens)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,35 +308,84 @@ class Result:
 
 def result_of(world: World) -> Result:
     """Run a world, and the constant fleets beside it."""
-    model = _model(world)
-    traffic = drawn_from(
-        _trace(world), duration_s=DURATION_S, context_tokens=65_536, cached_fraction=0.0
-    )
-    served = ReplayedModel(
-        model=model, traffic=traffic, truth=world.truth, start=StartupTime(mean_s=120)
-    )
-    limits = LatencyLimits.of(slo_of(model.spec))
+    hour, watching = Hour(world), Watching()
+    record, found = hour.run(watching)
 
-    def run(controller: Controller) -> RunFigures:
-        record = Simulation(served, settings=SETTINGS, controller=controller).run(DURATION_S)
-        if record.faults:
-            raise record.faults[0]
-        return run_figures(record, traffic, fates(record, traffic, limits))
+    def keeps(replicas: int) -> bool:
+        return hour.late_by_replicas(replicas) <= hour.late_by_replicas(MANY) + WITHIN
 
-    flags, watching = first_plan(model).flags, Watching()
-
-    @cache
-    def share(replicas: int) -> float:
-        return run(ConstantFleet(flags=flags, replicas=min(replicas, 20))).attainment
-
-    found, n = run(watching), 1
-    while n < MOST_CONSTANT and share(n) + WITHIN < max(map(share, (2 * n, 4 * n, 20))):
-        n += 1
+    n = 1 + bisect_left(range(1, MOST_CONSTANT), x=True, key=keeps)
     ticks = Counter[str]()
     for (reason, ready), number in watching.reasons.items():
         is_right = reason in world.causes or (reason in LOAD and ready < n)
         ticks["right" if is_right else "unknown" if reason == NOBODY.code else "wrong"] += number
-    return Result(world=world, ticks=ticks, figures=found, constant=(n, share(n)))
+    figures = run_figures(record, hour.traffic, found)
+    kept = 1 - hour.late_by_replicas(n)
+    return Result(world=world, ticks=ticks, figures=figures, constant=(n, kept))
+
+
+def long_worlds(seed: int) -> Iterator[World]:
+    """Yield worlds in which a part of the prompts is long; of some, too long for any replica."""
+    for number in range(NUM_LONG):
+        chance = random.Random(1000 * seed + number)  # noqa: S311 -- drawn alike in each run
+        while True:
+            world = World(
+                causes=("LongPrompts",),
+                rate=_between(chance, 6, 60),
+                ttft=_milliseconds(_between(chance, 0.2, 2)),
+                long_share=_between(chance, 0.01, 0.1),
+                long_tokens=round(_between(chance, 8_000, 62_000)),
+                queue=QUEUES[number % 2],
+                routing=ROUTINGS[number // 2 % 2],
+                seed=1000 * seed + number,
+            )
+            planned = _sizing(world)
+            own_s = planned and own_prefill_s(
+                planned.replica, planned.request.workload, planned.idle, world.long_tokens
+            )
+            if own_s and world.rate * world.long_share * own_s <= MOST_LONG_LOAD:
+                yield world
+                break
+
+
+def long_line(world: World) -> str:
+    """Return how Tonnage fares beside the smallest constant fleet that keeps what can be kept."""
+    hour, watching = Hour(world), Watching()
+    record, found = hour.run(watching)
+    planned = _sizing(world)
+    longest = longest_in_time(planned, seconds(world.ttft)) if planned else math.inf
+    alone = world.long_share if world.long_tokens > longest else 0.0
+    by_chance = 3 * math.sqrt(alone / (world.rate * FROM_S))
+    said = [each for each in watching.said if alone]
+    right = [least - by_chance <= alone <= most + by_chance for _, least, most in said]
+
+    def keeps(replicas: int) -> bool:
+        return hour.late_by_replicas(replicas, longest) <= MAY_BE_LATE
+
+    n = 1 + bisect_left(range(1, MOST_REPLICAS + 1), x=True, key=keeps)
+    slower = Hour(replace(world, truth=GroundTruth(speed=SLOWER)))
+    short, _ = slower.run(Watching())
+    ends = [
+        mean(e.ready for e in each.moments if e.at_s > DURATION_S - FROM_S)
+        for each in (record, short)
+    ]
+    gpu_hours = record.gpu_s(0, DURATION_S) / HOUR_S
+    row = (
+        f"{world.long_tokens:,}",
+        f"{world.long_share:.1%}",
+        world.ttft,
+        f"{world.rate:.0f}",
+        f"{world.queue['queue']}, {world.routing}",
+        f"{alone:.1%}",
+        f"{said[0][0] / MINUTE_S:.0f} min" if said else "",
+        f"{sum(right) / len(right):.0%}" if said else "",
+        f"{gpu_hours:.1f}",
+        f"{n}" if n <= MOST_REPLICAS else "none",
+        f"{gpu_hours / n:.2f}" if n <= MOST_REPLICAS else "",
+        f"{hour.late(found, FROM_S, DURATION_S, longest):.1%}",
+        *(f"{each:.1f}" for each in ends),
+    )
+    return f"| {' | '.join(row)} |"
 
 
 def of_all(ticks: Counter[str]) -> tuple[float, ...]:
@@ -283,28 +407,51 @@ HEAD = """\
 | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
 
 
+LONG_HEAD = """\
+| long | share | TTFT p99 | req/s | queue | late alone | said | right | GPU-hours | constant |
+ ratio | else late | ready | slower |
+| ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\
+""".replace("|\n |", "|")
+
+
 def meaning(found: list[Result]) -> str:
-    ratios = [e.figures.gpu_hours / e.constant[0] for e in found if e.constant[1] > WITHIN]
+    ratios = [e.figures.mean_replicas / e.constant[0] for e in found if e.constant[1] > WITHIN]
     shares = of_all(sum((each.ticks for each in found), Counter[str]()))
     cheap = sum(each <= ALLOWED for each in ratios)
-    return MEANING.format(*shares, ALLOWED, cheap, len(ratios), median(ratios), max(ratios))
+    return SHARES.format(*shares, ALLOWED, cheap, len(ratios), median(ratios), max(ratios))
+
+
+def part_of(page: Path, title: str, text: str) -> None:
+    """Write a part of the page anew, and leave the others."""
+    parts = page.read_text().partition("-->\n")[2].split("\n## ") if page.exists() else [MEANING]
+    others = [each for each in parts[1:] if not each.startswith(title)]
+    write_page(page, "\n## ".join([MEANING, *sorted([*others, f"{title}\n\n{text}\n"])]))
 
 
 @click.command()
 @click.option("--only", help="One cause.")
 @click.option("--seed", type=int, help="Other worlds of the same kinds.")
+@click.option("--long", "is_long", is_flag=True, help="Worlds with long prompts instead.")
 @PAGE
 @PROCESSES
-def main(only: str | None, seed: int | None, page: Path | None, processes: int) -> None:
+def main(
+    only: str | None, seed: int | None, *, is_long: bool, page: Path | None, processes: int
+) -> None:
     """Run worlds of one cause each."""
-    found: list[Result] = []
-    click.echo(HEAD)
+    head = LONG_HEAD if is_long else HEAD
+    click.echo(head)
+    found, lines = list[Result](), list[str]()
     with ProcessPoolExecutor(processes) as pool:
-        for each in pool.map(result_of, worlds(only, seed)):
-            found.append(each)
-            click.echo(line(each))
+        for each in pool.map(long_line, long_worlds(seed or 1)) if is_long else ():
+            lines.append(each)
+            click.echo(each)
+        for result in () if is_long else pool.map(result_of, worlds(only, seed)):
+            found.append(result)
+            lines.append(line(result))
+            click.echo(lines[-1])
     if page:
-        write_page(page, "\n".join([meaning(found), HEAD, *map(line, found), ""]))
+        title = LONG if is_long else ONE_CAUSE if seed is None else f"{DRAWN} {seed}"
+        part_of(page, title, "\n".join([LONG_MEANING if is_long else meaning(found), head, *lines]))
 
 
 if __name__ == "__main__":

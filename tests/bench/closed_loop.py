@@ -12,6 +12,9 @@ The columns under times (the first ten minutes, the first hour, after 15 minutes
 these) are late requests over those allowed, of the target that is missed most: above 1 the promise
 is broken. GPUs are means after 15 minutes; ``least`` is the least replicas Ready over the oracle's.
 Searches have no time limit: none waits.
+
+``--llmd`` runs the loops that llm-d has published instead (llm-d PR 1412 and 1421): a replica that is
+Ready, 20 requests/s at once for 600 s, starts of 98 to 130 s, ten replicas at most.
 """
 
 import json
@@ -27,13 +30,14 @@ from oracle import Oracle
 from slo_shares import slo_shares
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.replay.cluster import ReplayedModel
+from tonnage.replay.cluster import ReplayedModel, StartupTime
+from tonnage.replay.evaluation import LatencyLimits, fates, run_figures
 from tonnage.replay.ground_truth import GroundTruth, Kink, machine
 from tonnage.replay.record import Record
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, constant_rate, diurnal, traffic
 from tonnage.settings import Settings
-from tonnage.sizing.expected import expected_workload
+from tonnage.sizing.expected import expected_workload, slo_of
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
 
@@ -224,6 +228,44 @@ def true_goodput(case: Case) -> float:
     return oracle.staffing(request.workload).each(1)
 
 
+LLMD = {(4000, 1000): (526, 7.29), (1000, 4000): (327, 10.0), (1000, 1000): (254, 8.95)}
+"""Tokens of prompts and answers, P99 of TTFT in seconds and mean replicas, as published."""
+LLMD_S = 600.0
+
+
+def llmd_row(tokens: tuple[int, int], gpus: int, requests_per_s: float | None) -> str:
+    """Return one of llm-d's loops; ``requests_per_s``: that the spec tells."""
+    given = manifest(Case(model="8b", shape="chat", speed=1.0, load="constant"), 1.0)
+    prompt, output = ({"mean": each, "p99": each} for each in tokens)
+    demand = {"promptTokens": prompt, "outputTokens": output}
+    if requests_per_s:
+        demand["requestsPerSecond"] = str(requests_per_s)
+    given["spec"] |= {
+        "model": {"id": "Qwen/Qwen3-32B"},
+        "hardware": {"gpu": "H100", "gpusPerReplica": gpus},
+        "slo": {"timeToFirstToken": {"p99": "2s"}, "timePerOutputToken": {"p99": "100ms"}},
+        "scaling": {"minReplicas": 1, "maxReplicas": 10},
+        "demand": demand,
+    }
+    model = parse_model_deployment(given)
+    found = traffic(
+        TrafficSource(rate=constant_rate(20.0), shapes=[(0.0, expected_workload(model.spec))]),
+        duration_s=LLMD_S,
+        context_tokens=model.spec.context_length,
+    )
+    served = ReplayedModel(model=model, traffic=found, start=StartupTime(mean_s=114))
+    settings = Settings(prometheus_url="http://prometheus.test:9090")
+    record = Simulation(served, settings=settings).run(LLMD_S)
+    limits = LatencyLimits.of(slo_of(model.spec))
+    figures = run_figures(record, found, fates(record, found, limits))
+    ttft_s, replicas = LLMD[tokens]
+    told = f"{requests_per_s:g} requests/s" if requests_per_s else "nothing"
+    return (
+        f"| {tokens[0]} / {tokens[1]} | {ttft_s} s, {replicas} | {gpus} | {told} | "
+        f"{figures.ttft_s[1]:.1f} s | {figures.ttft_s[2]:.1f} s | {figures.mean_replicas:.2f} |"
+    )
+
+
 COLUMNS = (
     "model shape part      load      speed | rate/s  truth  believed       | 10 min   hour  later"
     "  worst h |  GPUs oracle  ratio  least |  x real"
@@ -255,9 +297,15 @@ def line(found: Result) -> str:
 @click.option("--part", "parts", multiple=True, type=click.Choice(PARTS), default=("all",))
 @click.option("--seeds", type=int, default=1, show_default=True)
 @click.option("--jobs", type=int, default=2, show_default=True)
+@click.option("--llmd", "is_llmd", is_flag=True, help="The loops that llm-d has published.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
-def main(*, jobs: int, as_json: bool, **chosen) -> None:
+def main(*, jobs: int, is_llmd: bool, as_json: bool, **chosen) -> None:
     began_s = time.perf_counter()
+    if is_llmd:
+        with ProcessPoolExecutor(max_workers=jobs) as pool:
+            for row in pool.map(llmd_row, *zip(*product(LLMD, (1, 2), (None, 20.0)), strict=True)):
+                click.echo(row)
+        return
     todo = list(cases(**chosen))
     if not as_json:
         click.echo(COLUMNS)

@@ -112,8 +112,7 @@ class Trial:
     """For more replicas, which a limit or less demand may keep away."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetCounts:
+class TargetCounts(NamedTuple):
     """Requests judged by one target: those late, those that may be, those expected to be."""
 
     num_requests: float = 0.0
@@ -128,13 +127,7 @@ class TargetCounts:
         return self.late / self.num_requests if self.num_requests else 0.0
 
     def times(self, factor: float) -> "TargetCounts":
-        return TargetCounts(
-            num_requests=factor * self.num_requests,
-            late=factor * self.late,
-            late_at_all=factor * self.late_at_all,
-            allowed=factor * self.allowed,
-            expected=factor * self.expected,
-        )
+        return TargetCounts(*(factor * each for each in self))
 
 
 class Unmended(NamedTuple):

@@ -209,6 +209,11 @@ def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> fl
     return sum(min(each[math.inf], interpolate(each, limit_s)) for each in told) / total
 
 
+def with_bounds(known: Iterable[Mapping[float, float]]) -> Sequence[Mapping[float, float]]:
+    """Return the histograms that tell all requests and some bound."""
+    return [each for each in known if math.inf in each and len(each) > 1]
+
+
 def interpolate(known: Mapping[float, float], at: float) -> float:
     """Return what is known at a point: linear from (0, 0) on, the last that is finite beyond.
 

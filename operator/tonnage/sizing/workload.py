@@ -52,6 +52,12 @@ class Lengths:
         length = self.mean_tokens * math.exp(z * self.sigma - self.sigma**2 / 2)
         return min(length, self.longest_tokens)
 
+    def share_within(self, tokens: float) -> float:
+        """Return the share of the requests that have no more tokens, of which there are some."""
+        if self.sigma == 0 or tokens >= self.longest_tokens:
+            return float(tokens >= self.mean_tokens)
+        return NORMAL.cdf(math.log(tokens / self.mean_tokens) / self.sigma + self.sigma / 2)
+
     def moment(self, order: int) -> float:
         """Return a raw moment: ``E[min(X, longest) ** order]``.
 

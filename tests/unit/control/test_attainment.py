@@ -20,7 +20,7 @@ from fleet_builders import (
 )
 from measured_builders import an_engine, missed_before, with_figures
 from tonnage.api.objects import parse_model_deployment
-from tonnage.control.input.memory import GoodputMemory, JudgedGoodput, Memory, PodSpeed
+from tonnage.control.input.memory import GoodputMemory, Memory, PodSpeed
 from tonnage.control.learn.attainment import factor_reasons
 from tonnage.control.tick import tick
 from tonnage.estimate.attainment import (
@@ -255,16 +255,10 @@ class TestWithTheLearner:
 
     def judged(self, ratio, **changes):
         """Return what was believed when promises were last judged: so many times goodput."""
-        chosen = assessed(a_busy_state()).chosen
-        each = replace(chosen.replica_goodput, requests_per_s=ratio * GOODPUT)
-        known = JudgedGoodput(
-            replica=each,
-            flags=chosen.sizing.flags,
-            arrival_scv=chosen.sizing.request.arrival_scv,
-            routing=chosen.sizing.request.routing,
-            newest_first_s=chosen.sizing.request.newest_first_s,
-        )
-        return replace(known, **changes)
+        _, (served, flags, *others) = after(a_busy_state()).goodput.judged_goodput
+        served = replace(served, workload=changes.pop("workload", served.workload))
+        scv = changes.pop("arrival_scv", others[0])
+        return ratio * GOODPUT, (served, replace(flags, **changes), scv, *others[1:])
 
     def test_what_it_has_moved_is_given_back_and_not_judged(self):
         found = after(
@@ -279,7 +273,7 @@ class TestWithTheLearner:
         # Goodput fell by a tenth since: so much of the fifth is the learner's.
         assert found.posterior.goodput_factor == pytest.approx(0.88)
         assert found.goodput.tally == AttainmentCounts(unmended={"x": 0.1})
-        assert found.goodput.judged_goodput.replica.requests_per_s == pytest.approx(GOODPUT)
+        assert found.goodput.judged_goodput[0] == pytest.approx(GOODPUT)
 
     def test_what_it_has_hardly_moved_is_judged(self):
         found = after(a_busy_state(load=0.75), posterior=self.OWN, judged_goodput=self.judged(1.01))
@@ -294,16 +288,14 @@ class TestWithTheLearner:
 
     @pytest.mark.parametrize("changed", ["lengths", "arrivals", "slots"])
     def test_what_other_requests_or_flags_do_to_goodput_is_nothing_that_it_has_moved(self, changed):
-        known = self.judged(0.5)
-        workload = replace(SIZING.request.workload, output_tokens=10.0)
         other = {
-            "lengths": {"replica": replace(known.replica, workload=workload)},
+            "lengths": {"workload": replace(SIZING.request.workload, output_tokens=10.0)},
             "arrivals": {"arrival_scv": 8.0},
-            "slots": {"flags": replace(known.flags, max_num_seqs=7)},
+            "slots": {"max_num_seqs": 7},
         }[changed]
 
         calm = a_busy_state(late=0.0, load=0.5)
-        found = after(calm, posterior=self.OWN, judged_goodput=replace(known, **other))
+        found = after(calm, posterior=self.OWN, judged_goodput=self.judged(0.5, **other))
 
         assert found.posterior.goodput_factor >= 0.8
 

@@ -31,7 +31,7 @@ from tonnage.estimate.posterior import ObjectPosterior, Three
 from tonnage.policy.need import CurrentTraffic
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
-from tonnage.sizing.workload import Routing, Slo, Workload
+from tonnage.sizing.workload import Slo, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,17 +147,6 @@ class ReplicaGoodput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JudgedGoodput:
-    """What a replica was believed to serve without the factor of promises, and under what."""
-
-    replica: ReplicaGoodput
-    flags: Flags
-    arrival_scv: float
-    routing: Routing
-    newest_first_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputMemory:
     """Evidence about what a replica serves, by requests in time and late. Written by ``learn``."""
 
@@ -167,8 +156,8 @@ class GoodputMemory:
     """When they were last counted: windows do not overlap."""
     ledger: Ledger = field(default_factory=Ledger)
     """Requests in time and late over the window of the SLO."""
-    judged_goodput: JudgedGoodput | None = None
-    """What a replica was believed to serve when they were."""
+    judged_goodput: tuple[float, object] | None = None
+    """Requests/s that a replica was believed to serve then, without the factor, and under what."""
     reason: str = ""
     """Why the factor last moved."""
     overloaded_at_s: float | None = None

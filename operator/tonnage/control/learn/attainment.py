@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import GoodputMemory, JudgedGoodput
+from tonnage.control.input.memory import GoodputMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed
 from tonnage.control.learn.learning import is_settled, own_kv_tokens
 from tonnage.control.measure.attained import ledger_after
@@ -27,7 +27,7 @@ from tonnage.estimate.attainment import (
 )
 from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
 from tonnage.estimate.calibration import is_material, memory_key
-from tonnage.estimate.demand import MeasuredDemand
+from tonnage.estimate.forecast import without_chance
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.situation import Metrics
@@ -36,8 +36,6 @@ from tonnage.units import count_of, significant
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""
-SURE = 2.0
-"""Deviations by chance."""
 DRAIN_TOLERANCE = 2.0
 """Times the time that a queue should take to be served, for which it is an overload's."""
 LONGEST_DRAIN_S = 1800.0
@@ -56,7 +54,9 @@ def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory
     known, demand = found.memory.goodput, found.traffics.demand
     if demand is None:
         return known
-    load = _load(found, chosen, *_newest_per_s(demand))
+    newest = demand.newest
+    sure = [without_chance(newest.requests, scv=1) / newest.seconds] if newest else []
+    load = _load(found, chosen, *sure)  # of the shortest window: a mean has no burst
     is_overloaded = load is None or load > OVERLOAD * chosen.goodput_factor
     is_queued = demand.waiting >= QUEUED * max(1, _serving(found))
     drained_by_s, expected_s = known.drained_by_s, fleet.now_s + _drain_s(found, chosen)
@@ -70,13 +70,6 @@ def _with_load(found: Assessment, chosen: Chosen, fleet: Fleet) -> GoodputMemory
         overloaded_at_s=fleet.now_s if is_overloaded or is_draining else known.overloaded_at_s,
         drained_by_s=drained_by_s if is_draining else None,
     )
-
-
-def _newest_per_s(demand: MeasuredDemand) -> Iterator[float]:
-    """Yield the requests/s of the shortest window, less chance: a mean has no burst."""
-    if newest := demand.newest:
-        certain = newest.requests - SURE * math.sqrt(newest.requests)
-        yield max(0.0, certain) / newest.seconds
 
 
 def _drain_s(found: Assessment, chosen: Chosen) -> float:
@@ -99,8 +92,9 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     now_s, window_s = fleet.windows_end_s, ATTAINMENT_SCRAPES * fleet.settings.scrape_interval_s
     if now_s - known.judged_at_s < window_s:
         return known, learned
-    goodput = _goodput_now(chosen)
-    ratio = _moved(known.judged_goodput, goodput)
+    goodput = chosen.sizing.goodput_requests_per_s, _asked(chosen)
+    was, asked = known.judged_goodput or goodput
+    ratio = goodput[0] / was if asked == goodput[1] else 1.0
     since_s = now_s - known.judged_at_s if known.judged_at_s else window_s
     judged_s = min(since_s, LONGEST_JUDGED * window_s)
     ledger = ledger_after(known.ledger, observed, chosen, at_s=now_s, judged_s=judged_s)
@@ -143,25 +137,10 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     return replace(known, tally=judgement.tally, reason=reason), judgement.posterior
 
 
-def _goodput_now(chosen: Chosen) -> JudgedGoodput:
-    sizing = chosen.sizing
-    each = replace(chosen.replica_goodput, requests_per_s=sizing.goodput_requests_per_s)
-    return JudgedGoodput(
-        replica=each,
-        flags=sizing.flags,
-        arrival_scv=sizing.request.arrival_scv,
-        routing=sizing.request.routing,
-        newest_first_s=sizing.request.newest_first_s,
-    )
-
-
-def _moved(before: JudgedGoodput | None, now: JudgedGoodput) -> float:
-    """Return by how much the learner has moved goodput; 1 where anything else has."""
-    if before is None:
-        return 1.0
-    was, is_now = before.replica.requests_per_s, now.replica.requests_per_s
-    same = replace(now, replica=replace(now.replica, requests_per_s=was))
-    return is_now / was if before == same else 1.0
+def _asked(chosen: Chosen) -> object:
+    """Return what goodput hangs on, but for what the learner moves."""
+    served, asked = replace(chosen.replica_goodput, requests_per_s=0.0), chosen.sizing.request
+    return served, chosen.sizing.flags, asked.arrival_scv, asked.routing, asked.newest_first_s
 
 
 def _held_to_served(
@@ -171,17 +150,18 @@ def _held_to_served(
     served = served_at_most(found, chosen, fleet) if is_settled(found) else None
     if served is None:
         return known, learned
+    served_per_s, num_requests = served
     most = replace(chosen.capacity, goodput_factor=1.0).most_requests_per_s
     capped = cap_to_throughput(
         learned,
-        ratio=served.requests_per_s / most,
-        num_requests=served.num_requests,
+        ratio=served_per_s / most,
+        num_requests=num_requests,
         now_s=fleet.now_s,
     )
     if capped is learned:
         return known, learned
     reason = (
-        f"a replica whose queue was never empty served {significant(served.requests_per_s)} "
+        f"a replica whose queue was never empty served {significant(served_per_s)} "
         f"requests/s, {significant(most)} were expected"
     )
     return replace(known, tally=known.tally.restarted(), reason=reason), capped

@@ -9,13 +9,14 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from statistics import median_high
 from typing import Final
 
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Attainment, PodView, settled_pods
-from tonnage.estimate.demand import attainment, interpolate
+from tonnage.estimate.demand import attainment, interpolate, with_bounds
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, PROMPT_BOUNDS
 from tonnage.estimate.samples import EngineSamples, mean_of
 from tonnage.memoize import memoize
@@ -38,6 +39,7 @@ AS_MANY: Final = 0.8
 """Of the requests that start, that end in the same time where the two are alike."""
 SOME: Final = 0.1
 """Of a limit, that a request may wait at least: what its own prompt takes is a mean."""
+SMALL: Final = 1e-9
 NOBODY: Final = Reason("TargetMissed", "the cause is not known")
 LOAD: Final = ("Queued", "SlowSteps")
 """Causes that fewer requests for each replica mend."""
@@ -86,11 +88,7 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
     if by_load and (found := _of_steps(each, known)):
         why_rest = found
     shares = {refused: each.refused_fraction, why_alone: min(alone, late), why_rest: rest}
-
-    def weight(cause: Reason) -> float:
-        return shares[cause] * (CLEARLY if cause.code == known.before else 1.0)
-
-    cause = max(shares, key=weight)
+    cause = max(shares, key=lambda e: shares[e] * (CLEARLY if e.code == known.before else 1.0))
     return replace(each, cause=cause, late_alone=least, late_by_load=by_load)
 
 
@@ -114,17 +112,18 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
     all_late = sum(late.values())
 
     def explain(pods: Iterable[str]) -> bool:
-        """Tell whether most of what is late is at some pods, and the others meet the target."""
+        """Tell whether most of what is late is at some pods, the others in time but for chance."""
         own, others = late.keys() & set(pods), late.keys() - set(pods)
-        number, rest = (sum(each[pod] for pod in others) for each in (requests, late))
+        number, rest = (window_s * sum(each[pod] for pod in others) for each in (requests, late))
+        may_be = (1 - each.quantile) * number
         return bool(all_late and own and others) and rest <= min(
-            (1 - each.quantile) * number, MOST * all_late
+            may_be + DEVIATIONS * math.sqrt(may_be), MOST * window_s * all_late
         )
 
     worst = max(late, key=late.__getitem__, default="")
     if explain([worst]):
         behind = steps_behind({p: each for p, each in known.speeds.items() if p in late}, worst)
-        if behind is not None and behind > SLOW_POD:
+        if behind > SLOW_POD:
             return _slow_pod(worst, behind)
         usual = (sum(requests.values()) - requests[worst]) / (len(requests) - 1)
         by_chance = DEVIATIONS * math.sqrt(usual / window_s)
@@ -154,15 +153,11 @@ def _of_steps(each: Attainment, known: Evidence) -> Reason | None:
     windows = [(engine.pod, engine.over(ATTAINMENT_SCRAPES)) for engine in known.engines]
     missing_per_s = sum(window.in_flight_per_s or 0.0 for _, window in windows)
     missing_per_s += each.refused_fraction * each.requests_per_s
-    slow = {pod: steps_behind(known.speeds, pod) or 0.0 for pod in known.speeds}
-    worst = max(slow, key=slow.__getitem__, default="")
+    worst, behind = slowest(known.speeds)
     longer = known.longer + median_high([e.slower for e in known.speeds.values()] or [0.0])
-    message = (
-        f"steps take {math.expm1(longer):.0%} longer than expected, so that fewer requests are "
-        "served and others wait"
-    )
+    message = f"steps take {math.expm1(longer):.0%} longer than expected, so fewer are served"
     for cause, more, pods in (
-        (_slow_pod(worst, slow.get(worst, 0.0)), slow.get(worst, 0.0), {worst}),
+        (_slow_pod(worst, behind), behind, {worst}),
         (Reason("SlowSteps", message), known.misses_tpot * longer, {pod for pod, _ in windows}),
     ):
         served_per_s = sum(w.completed_per_s or 0.0 for pod, w in windows if pod in pods)
@@ -172,16 +167,20 @@ def _of_steps(each: Attainment, known: Evidence) -> Reason | None:
     return None
 
 
-def steps_behind(speeds: Mapping[str, PodSpeed], pod: str) -> float | None:
+def slowest(speeds: Mapping[str, PodSpeed]) -> tuple[str, float]:
+    """Return the pod whose steps are the longest beside those of the others, and by how much."""
+    behind = {pod: steps_behind(speeds, pod) for pod in sorted(speeds)}
+    return max(behind.items(), key=itemgetter(1), default=("", 0.0))
+
+
+def steps_behind(speeds: Mapping[str, PodSpeed], pod: str) -> float:
     """Return by how much the steps of a pod are longer than in the middle of the others.
 
     A logarithm. Of an even number the slower of the two: one that seems too fast makes nobody else
-    slow. None: its speed is not known, or no other's is.
+    slow. 0: its speed is not known, or no other's is.
     """
     others = [each.slower for name, each in speeds.items() if name != pod]
-    if pod not in speeds or not others:
-        return None
-    return speeds[pod].slower - median_high(others)
+    return speeds[pod].slower - median_high(others) if pod in speeds and others else 0.0
 
 
 def _of_cold_pods(
@@ -246,7 +245,7 @@ def _times(known: Evidence) -> _Times:
 
 def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason]:
     """Return the least and the likely share of prompts that are late on an idle replica."""
-    within = _with_bounds(engine.prompts_within for engine in known.engines)
+    within = with_bounds(engine.prompts_within for engine in known.engines)
     number = sum(e[math.inf] for e in within)
     if not number:
         return 0.0, 0.0, NOBODY
@@ -257,26 +256,24 @@ def _late_alone(each: Attainment, known: Evidence) -> tuple[float, float, Reason
     # The ladder of an engine ends below its longest prompt.
     within = [{**e, context_tokens: e[math.inf]} for e in within]
     at = bisect_left(PROMPT_BOUNDS, longest)
-    low, high = (PROMPT_BOUNDS[at - 1] if at else 0.0), (*PROMPT_BOUNDS, math.inf)[at]
-    below = {
-        tokens: sum(min(e[math.inf], interpolate(e, tokens)) for e in within) / number
+    low, high = (PROMPT_BOUNDS[at - 1] if at else 1.0), (*PROMPT_BOUNDS, math.inf)[at]
+    at_low, at_longest, at_high = (
+        sum(min(e[math.inf], interpolate(e, tokens)) for e in within) / number
         for tokens in (low, longest, high)
-    }
-    least, most = 1 - below[high], 1 - below[low]
+    )
+    least, most = 1 - at_high, 1 - at_low
+    # Between the bounds are usual prompts, of which few are the longest, and others anywhere.
+    up_to = [known.sizing.request.workload.prompt.share_within(e) for e in (low, longest, high)]
+    usual = min(most - least, up_to[2] - up_to[0])
+    likely = least + (at_high - at_longest) * (1 - usual / max(most - least, SMALL))
+    likely += usual * (up_to[2] - up_to[1]) / max(up_to[2] - up_to[0], SMALL)
     prompts = f"{least:.1%}" if least == most else f"{least:.1%} to {most:.1%}"
     message = (
         f"{prompts} of prompts have over {longest:,.0f} tokens and take longer than "
         f"{format_s(each.limit_s)} on an idle replica: more replicas do not help, tensor "
         "parallelism or a longer limit does"
     )
-    return least, 1 - below[longest], Reason("LongPrompts", message)
-
-
-def _with_bounds(
-    histograms: Iterable[Mapping[float, float]],
-) -> Sequence[Mapping[float, float]]:
-    """Return those that tell all requests and some bound."""
-    return [each for each in histograms if math.inf in each and len(each) > 1]
+    return least, likely, Reason("LongPrompts", message)
 
 
 @memoize
@@ -339,7 +336,7 @@ def _late_in_queue(known: Evidence, times: _Times, most_s: float) -> float:
     """
     step_s = known.sizing.at_capacity.step_s
     by_mean = 1.0 if times.queue_s is None else max(0.0, times.queue_s - step_s) / most_s
-    within = _with_bounds(engine.queue_within for engine in known.engines)
+    within = with_bounds(engine.queue_within for engine in known.engines)
     number = sum(e[math.inf] for e in within)
     if times.is_growing or not number:
         return min(1.0, by_mean)

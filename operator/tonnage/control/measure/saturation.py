@@ -6,7 +6,6 @@ expresses would else go unseen until what waits is served.
 
 import math
 from statistics import median
-from typing import NamedTuple
 
 from tonnage.control.input.state import Assessment, Chosen, Fleet, settled_pods
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
@@ -19,15 +18,8 @@ QUEUE_SHARE, LEAST_QUEUE = 0.1, 4.0
 of it: a shorter queue comes and goes below what the engine can serve."""
 
 
-class SaturationThroughput(NamedTuple):
-    """What one replica serves at most, and how many requests that stands on."""
-
-    requests_per_s: float
-    num_requests: float
-
-
-def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> SaturationThroughput | None:
-    """Return what the replica in the middle serves, if requests waited at it all along.
+def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> tuple[float, float] | None:
+    """Return the requests/s of the replica in the middle, and how many, if some waited all along.
 
     One at which none waited, or of which that is not known, may serve more than any: a slow pod
     among them says nothing of the others. None where the one in the middle is such. Answers that
@@ -45,7 +37,7 @@ def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> Saturatio
     ]
     each_per_s = median(most) if most else math.inf
     number = each_per_s * window_s
-    return SaturationThroughput(each_per_s, number) if MIN_REQUESTS <= number < math.inf else None
+    return (each_per_s, number) if MIN_REQUESTS <= number < math.inf else None
 
 
 def _served_per_s(each: EngineSamples, chosen: Chosen, window_s: float) -> float | None:

@@ -10,7 +10,7 @@ from tonnage.api.status import Reason
 from tonnage.control.input.finding import Finding, is_false, said_before
 from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
-from tonnage.control.measure.causes import SLOW_POD, steps_behind
+from tonnage.control.measure.causes import SLOW_POD, slowest
 from tonnage.estimate.learner import BAND
 from tonnage.estimate.planning_constants import Belief
 
@@ -118,15 +118,12 @@ def _constants(belief: Belief) -> tuple[tuple[str, float, float, float], ...]:
 
 def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[Reason]:
     """Yield the pod that lags most behind the one in the middle of the others."""
-    known = ((name, steps_behind(speeds, name)) for name in speeds)
-    behind = {name: longer for name, longer in known if longer is not None}
-    slowest = max(sorted(behind), key=lambda name: behind[name], default=None)
-    if slowest is None or behind[slowest] <= ease * math.log1p(SLOW_POD):
+    pod, behind = slowest(speeds)
+    if behind <= ease * math.log1p(SLOW_POD):
         return
-    node = speeds[slowest].node
-    where = f"pod {slowest} on node {node}" if node else f"pod {slowest}"
+    where = f"pod {pod} on node {node}" if (node := speeds[pod].node) else f"pod {pod}"
     yield Reason(
         "SlowPod",
-        f"{where} takes {math.expm1(behind[slowest]):.0%} longer for the same step than the median "
+        f"{where} takes {math.expm1(behind):.0%} longer for the same step than the median "
         "of the other pods: look for throttling, other load, or a slower link on that node",
     )

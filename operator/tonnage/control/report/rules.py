@@ -161,6 +161,8 @@ def slo_met(found: Assessment, _: Fleet) -> Finding:
     before = found.memory.reported.conditions.get("SLOMet")
     slack = HYSTERESIS if before and before.status == "True" else 0.0
     missed = [each for each in shares if each.fraction < each.quantile - slack]
+    if found.refusal and not found.observed:
+        return Finding("Unknown", "PlanInvalid", "without a plan nothing is judged: see PlanValid")
     if not shares:
         return Finding("Unknown", "NoTraffic", "no finished requests to judge")
     if missed:
