@@ -13,8 +13,8 @@ these) are late requests over those allowed, of the target that is missed most: 
 is broken. GPUs are means after 15 minutes; ``least`` is the least replicas Ready over the oracle's.
 Searches have no time limit: none waits.
 
-``--llmd`` runs the loops that llm-d has published instead (llm-d PR 1412 and 1421): a replica that is
-Ready, 20 requests/s at once for 600 s, starts of 98 to 130 s, ten replicas at most.
+``--llmd`` runs the loops that llm-d has published instead (its issues 1412 and 1421): from one
+replica, 20 requests/s at once for 600 s, starts of 98 to 130 s, ten replicas at most.
 """
 
 import json
