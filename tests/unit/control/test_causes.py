@@ -234,6 +234,14 @@ class TestLongPrompts:
 
         assert found.cause.code == "Queued"
         assert found.late_by_load == pytest.approx(0.2)
+        # They alone miss the target, so that is said too.
+        assert "; 10.0% of prompts have over 4,0" in found.cause.message
+
+    def test_are_not_said_beside_another_cause_where_so_many_may_be_late(self):
+        found = self.found(0.3, {2e3: 9.6, 5e3: 9.6, 1e4: 10.0, INF: 10.0}, queue_s=1.0)
+
+        assert found.late_alone == pytest.approx(0.04)
+        assert "prompts" not in found.cause.message
 
     @pytest.mark.parametrize(("share", "alone"), [(0.01, 0.0), (0.09, 0.0), (0.11, 0.1)])
     def test_are_none_where_fewer_are_late_than_are_certain_to_be(self, share, alone):

@@ -62,14 +62,10 @@ def blackouts(losses: Iterable[Loss]) -> Mapping[str, str]:
     everywhere = _common_loss(
         [since_s for some in watched.values() for since_s in some], least=LEAST_SHARE_OF_ALL
     )
-    dark = [name for name, some in watched.items() if _share(some) >= LEAST_SHARE]
+    dark = [name for name, e in watched.items() if len(_together(e)) >= LEAST_SHARE * len(e)]
     if everywhere and len(dark) >= max(LEAST_NAMESPACES, LEAST_SHARE_OF_ALL * len(watched)):
         return dict.fromkeys(watched, everywhere)
     return {name: message for name, some in watched.items() if (message := _common_loss(some))}
-
-
-def _share(lost_at_s: LostAt) -> float:
-    return len(_together(lost_at_s)) / len(lost_at_s)
 
 
 def _together(lost_at_s: LostAt) -> Sequence[float]:

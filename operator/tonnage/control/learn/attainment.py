@@ -173,12 +173,8 @@ def factor_reasons(
     """Say what kept or broken promises change, and why."""
     if abs(factor - 1) < MOVED:
         return ()
-    number = learned.num_judged
-    stands_on = (
-        f"{factor:.0%} of what the step time allows are served, learned from "
-        f"{count_of(round(number), 'request')}"
-    )
-    message = f"{stands_on}; {known.reason}"
+    message = f"{factor:.0%} of what the step time allows are served, learned from "
+    message += f"{count_of(round(learned.num_judged), 'request')}; {known.reason}"
     return (Reason(code="CapacityAdjusted", message=message.rstrip("; ")),)
 
 

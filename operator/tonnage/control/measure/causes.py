@@ -89,6 +89,8 @@ def with_cause(each: Attainment, known: Evidence) -> Attainment:
         why_rest = found
     shares = {refused: each.refused_fraction, why_alone: min(alone, late), why_rest: rest}
     cause = max(shares, key=lambda e: shares[e] * (CLEARLY if e.code == known.before else 1.0))
+    if cause is not why_alone and alone > 1 - each.quantile:  # so no replicas meet the target
+        cause = cause._replace(message=f"{cause.message}; {why_alone.message}")
     return replace(each, cause=cause, late_alone=least, late_by_load=by_load)
 
 

@@ -78,7 +78,8 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
         sizing, problem = _as_it_runs(question, live)
         if model.spec.scale_target and not has_started(state):
             sizing.check_start()
-        if not is_current and _replaces_pods(state, model):
+        deployed = state.deployment
+        if not is_current and deployed and replaces_pods(model, deployed.made_from):
             sizing = without_refused(model.spec, sizing)
         found = _chosen_with(question, model, sizing, needs_apply=not is_current, problem=problem)
         found = replace(found, why_offload=RUNS_ON)
@@ -120,10 +121,6 @@ def _asks_the_same(state: ModelState, model: ModelDeployment) -> bool:
     """
     live = state.deployment
     return live is not None and differs_in_pods(model, live.made_from)
-
-
-def _replaces_pods(state: ModelState, model: ModelDeployment) -> bool:
-    return state.deployment is not None and replaces_pods(model, state.deployment.made_from)
 
 
 def choose_running(
