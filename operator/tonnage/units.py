@@ -86,7 +86,8 @@ def hint(text: str) -> str:
     """Ask whether a duration with a longer unit is meant; empty: it is like none."""
     meant = _LIKE_DURATION.fullmatch(text.strip().lower())
     unit = meant and next((u for u in _UNIT_S if f" {meant['unit']}" in f" {_LONG_UNITS[u]}"), "")
-    return f"; did you mean {meant['amount']}{unit}?" if meant and unit else ""
+    found = f"{meant['amount']}{unit}" if meant and unit else text
+    return f"; did you mean {found}?" if found != text and _DURATION.fullmatch(found) else ""
 
 
 def bytes_per_second(text: str) -> float:

@@ -3,15 +3,16 @@
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:  # slow to import, and help and version print without it
     from rich.console import Console, RenderableType
 
+T = TypeVar("T")
 WIDEST: Final = 120
 """Longer lines are hard to read, however wide the terminal."""
 
@@ -60,6 +61,18 @@ def raise_all(problems: Sequence[str]) -> None:
             print_error(each)
         more = len(problems) - MOST_PROBLEMS
         raise ManifestError(f"{last}; and {more} more" if more > 0 else last)
+
+
+def read_every(read: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[T]:
+    """Return what is read of each row; where some cannot be, end with the problems of all."""
+    found, problems = list[T](), list[str]()
+    for row in rows:
+        try:
+            found.append(read(*row))
+        except ManifestError as error:
+            problems.append(error.message)
+    raise_all(problems)
+    return found
 
 
 @contextmanager

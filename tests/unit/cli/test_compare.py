@@ -28,7 +28,7 @@ from tonnage.catalog.price import Price
 from tonnage.cli.commands.plan_options import named_classes
 from tonnage.cli.console import Failure
 from tonnage.cli.results.comparing import Excluded, compare_classes
-from tonnage.cli.text.compare import comparison_report, considered, notes
+from tonnage.cli.text.compare import comparison_report, notes
 from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[3]
@@ -117,8 +117,6 @@ class TestTheAnswer:
         assert found.left_out == {"L40": Excluded(reason="NoPrice")}
         assert "excluded, for want of a price: L40; --gpu NAME shows one" in list(notes(found))
         assert {each.gpu.name for each in without.selection.choices} == {"H200", "H100"}
-        assert considered(over_nodes) == "All GPU classes and splits were considered"
-        assert considered(found) == "All GPU classes with a price and splits were considered"
         assert [each.gpu.name for each in over_nodes.selection.choices] == ["GH200"]
         assert over_nodes.left_out == {"H100": Excluded(reason="SeveralNodes")}
 
@@ -302,6 +300,13 @@ class TestBothWaysToPay:
         assert (
             "; in whole instances A100-80GB costs least, 27.45: 1 replica of 8 GPUs (TP8)" in shown
         )
+
+    def test_without_a_demand_no_hours_are_compared(self):
+        text = manifest(("    requestsPerSecond: 4\n", ""))
+        found = a_comparison(text, names=("H200", "A100-80GB"))
+
+        assert found.selection.choices[0].bill.usd_per_hour_whole > 27.45
+        assert found.otherwise is None
 
 
 TEN = ("H100", "H200", "H20", "B200", "B300", "A100-80GB", "L40S", "L4", "GH200", "RTX-PRO-6000")

@@ -48,7 +48,14 @@ def test_has_the_answer_and_each_class_in_figures(root):
     text = words(root)
 
     assert "headroom: up to" in text
-    assert text.count("KV cache per GPU") == len(result.in_full)
+    # Once for wide screens, and once for narrow ones, of which one is seen.
+    assert text.count("KV cache per GPU") == 2 * len(result.in_full)
+    for name, width in (("wide", 120), ("narrow", 60)):
+        [part] = [each for each in root.iter() if each.get("class") == name]
+        tiles = ["".join(each.itertext()) for each in part.iter() if each.tag.endswith("dt")]
+        texts = ["".join(each.itertext()) for each in part.iter() if each.tag.endswith("pre")]
+        assert tiles.count("TTFT p95") == tiles.count("cost") == len(result.in_full)
+        assert max(len(line) for text in texts for line in text.splitlines()) <= width
 
 
 def test_draws_the_slo(root):

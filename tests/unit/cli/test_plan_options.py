@@ -116,10 +116,6 @@ def test_the_sizes_of_a_split_that_options_give_are_those_of_the_plan_and_of_the
     assert written["spec"]["hardware"] == {
         "gpu": "H100", "gpusPerReplica": 2, "parallelism": {"tensor": 1, "pipeline": 2},
     }  # fmt: skip
-    assert (
-        "All of these classes and splits of hardware.parallelism {tensor: 1, pipeline: 2} were "
-        "considered" in said(run("compare", *LINE, *sizes))
-    )
     splits = [each["plan"]["parallelism"] for each in compared["classes"]]
     assert {(each["tensor"], each["pipeline"]) for each in splits} == {(1, 2)}
 
@@ -492,6 +488,16 @@ class TestPrices:
 
         assert result.exit_code == 3
         assert "--cloud Moon: prices are known of AWS, Azure, Lambda" in result.stderr
+
+    def test_that_are_wrong_in_a_file_are_named_all(self, tmp_path):
+        path = tmp_path / "prices.yaml"
+        path.write_text("H100: free\nH200: 2.5\nL4: -3\n")
+        lines = run("plan", *LINE, "--prices", path).stderr.splitlines()
+
+        assert [line.partition(": ")[2] for line in lines] == [
+            f"{path}: H100: 'free' is no price per GPU and hour",
+            f"{path}: L4: '-3' is no price per GPU and hour",
+        ]
 
     def test_of_a_cloud_may_be_named_by_its_beginning(self):
         cost = as_json(*LINE, "--set", "hardware.gpusPerReplica=1", "--cloud", "runpod")["atDemand"]

@@ -23,7 +23,6 @@ from tonnage.cli.console import (
 
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
-
 COMMANDS: Final[Mapping[str, str]] = {
     "plan": "Compute replicas and max-num-seqs for manifests.",
     "init": "Print the manifest of a line of options.",
@@ -73,9 +72,6 @@ Exit codes:
 
 class LazyGroup(click.Group):
     """A group whose commands are imported on demand: a plan must not wait for Kubernetes."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's form)
-        return list(COMMANDS)
 
     def make_context(self, *arguments: Any, **settings: Any) -> click.Context:
         with _exit_codes():
@@ -138,6 +134,7 @@ def _drop_output() -> None:
 program: Final = click.version_option(package_name="tonnage", message="tonnage %(version)s")(
     LazyGroup(
         "program",
+        commands=dict.fromkeys(COMMANDS, click.Command(None)),  # their names, for click's advice
         help=HELP,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     )

@@ -1,6 +1,6 @@
 """``tonnage catalog``: the GPU classes and models that are known, with where figures come from."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,8 +51,16 @@ Examples:
 class TableOptions:
     """How a table is printed."""
 
+    match: str = option("--match", default="", help="Only names that contain this text.")
     has_sources: bool = option("--sources", is_flag=True, help="Show sources in the text.")
     form: str = output_option()
+
+    def named(self, known: Iterable[str]) -> list[str]:
+        """Return the names that were asked for."""
+        names = [name for name in known if self.match.casefold() in name.casefold()]
+        if not names:
+            raise Failure(f"no name has {self.match!r} in it")
+        return names
 
 
 @click.group(help=HELP)
@@ -70,20 +78,16 @@ def catalog() -> None:
 )
 def gpus(*, options: TableOptions, folder: Path | None) -> None:
     """List GPU classes: memory as the driver reports it, dense peak FLOP/s, link speed one way."""
-    rows = [_gpu_row(gpu) for gpu in sorted(known_gpus(folder).values(), key=lambda gpu: gpu.name)]
+    known = known_gpus(folder)
+    rows = (_gpu_row(known[name]) for name in options.named(sorted(known)))
     _print(GPU_COLUMNS, rows, options)
 
 
 @catalog.command()
 @takes(TableOptions)
-@click.option("--match", default="", help="Show only models whose name contains this text.")
-def models(*, options: TableOptions, match: str) -> None:
+def models(*, options: TableOptions) -> None:
     """List models; others are supported with their config.json."""
-    names = [name for name in model_names() if match.casefold() in name.casefold()]
-    if not names:
-        raise Failure(f"no model has {match!r} in its name")
-    rows = [_model_row(name) for name in names]
-    _print(MODEL_COLUMNS, rows, options)
+    _print(MODEL_COLUMNS, map(_model_row, options.named(model_names())), options)
 
 
 def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
@@ -136,7 +140,7 @@ def _figures(shape: ModelShape) -> tuple[str, ...]:
     )
 
 
-def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], options: TableOptions) -> None:
+def _print(columns: Sequence[str], rows: Iterable[Sequence[str]], options: TableOptions) -> None:
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
     if options.form != "text":
         data = [{name: _value(name, cell) for name, cell in row.items()} for row in cells]

@@ -95,7 +95,7 @@ def parsed(read: Callable[[Any], object]) -> Callable[..., object]:
 def positive(value: float) -> float:
     """Take a rate that is one."""
     if not (math.isfinite(value) and 0 < value <= MILLION):
-        raise ValueError(f"{value} is not between 0 and {MILLION}")
+        raise ValueError(f"{value:g} is not above 0 and up to {MILLION}")
     return value
 
 

@@ -69,8 +69,8 @@ flags from the Deployment.
 
 Until engines are measured, the operator assumes slow ones (speedRange) and, in mode Auto, up to
 15 % more traffic (Headroom), so it may start more replicas with fewer sequences than plan prints.
-With demand.peakPercent the replicas are those of the peak; costs per token and user are those of
-the mean rate.
+With demand.peakPercent or --demand-file the replicas are those of the peak; costs per token and
+user are those of the mean rate.
 
 \b
 Examples:
@@ -199,7 +199,7 @@ def _parts(answers: list[Planned | Refused], console: "Console") -> "Iterator[Re
     for number, each in enumerate(answers):
         if number:
             yield ""
-        yield first_report(each)
+        yield from first_report(each)
         yield from _further(each, console)
 
 
@@ -227,7 +227,8 @@ def _shown(firsts: list[Planned | Refused], finished: Finish) -> list[Planned | 
     for first in firsts:
         if answers:
             console.print()
-        show(console, first_report(first))
+        for part in first_report(first):
+            show(console, part)
         answers.append(finished(first))
         for part in _further(answers[-1], console):
             show(console, part)

@@ -122,7 +122,7 @@ def course_picture(course: PolicyCourse, *, name: str) -> Picture:
         title=f"{course.name} over time",
         about=f"{significant(min(live))} to {significant(max(live))} replicas, at worst "
         f"{worst:.0%} of the requests within the SLO",
-        note=f"{course.what} {NOTE}",
+        note=f"{course.what}. {NOTE}",
     )
 
 
@@ -133,7 +133,7 @@ def course_figure(course: PolicyCourse) -> Figure:
     for axes, (label, draw) in zip(plots, PLOTS.items(), strict=True):
         draw(axes, course)
         axes.set_ylabel(label)
-        axes.yaxis.set_major_locator(MaxNLocator(3))
+        axes.yaxis.set_major_locator(MaxNLocator(3, integer=label == "replicas"))
     plots[-1].set(xlabel=f"{course.unit[0]} since the traffic began", xlim=(0, course.edges[-1]))
     add_legend(figure, [line for axes in plots for line in axes.get_legend_handles_labels()[0]])
     return figure

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.api.strict_json import read_json
-from tonnage.cli.console import ManifestError, failing, raise_all
+from tonnage.cli.console import ManifestError, failing, read_every
 from tonnage.cli.read.manifest import read_text
 from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, format_s
 
@@ -111,7 +111,14 @@ def read_curve(path: Path) -> DemandCurve:
     if not (clock and amount):
         there = ", ".join(first)
         raise ManifestError(f"{path}: columns {there}: {CURE}; or requests, counted, or a trace")
-    times, rates = _read_rows(rows, clock, amount)
+    found = read_every(
+        lambda where, row: (
+            _time_s(row.get(clock), clock, where),
+            _rate(row.get(amount), amount, where),
+        ),
+        rows.items(),
+    )
+    times, rates = [at_s for at_s, _ in found], [rate for _, rate in found]
     if clock != HOUR and 0 < times[1] - times[0] < MINUTE_S:  # no seconds, but hours
         times = [HOUR_S * each for each in times]
     step_s = times[1] - times[0]
@@ -143,21 +150,6 @@ def _rows(path: Path) -> Mapping[str, Mapping[Any, Any]]:
     rows = (each if isinstance(each, dict) else {HOUR: hour, RATE: each}
             for hour, each in enumerate(content))  # fmt: skip
     return {f"{path}: row {number}": row for number, row in enumerate(rows, 1)}
-
-
-def _read_rows(
-    rows: Mapping[str, Mapping[Any, Any]], clock: str, amount: str
-) -> tuple[list[float], list[float]]:
-    """Return the time and the amount of each row; every row that has none is named."""
-    found, problems = list[tuple[float, float]](), list[str]()
-    for where, row in rows.items():
-        try:
-            at_s = _time_s(row.get(clock), clock, where)
-            found.append((at_s, _rate(row.get(amount), amount, where)))
-        except ManifestError as error:
-            problems.append(error.message)
-    raise_all(problems)
-    return [at_s for at_s, _ in found], [rate for _, rate in found]
 
 
 def _time_s(value: object, column: str, where: str) -> float:

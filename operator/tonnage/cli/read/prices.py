@@ -10,7 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.price import TERMS, Price, Rent
-from tonnage.cli.console import ManifestError, failing
+from tonnage.cli.console import ManifestError, failing, read_every
 from tonnage.cli.read.classes import named_gpu
 from tonnage.cli.read.manifest import UnreadableError, read_text
 from tonnage.cli.read.strict_yaml import read_documents
@@ -110,17 +110,15 @@ def clouds(gpu: Gpu) -> tuple[str, ...]:
 
 def _cloud(asked: str | None, gpus: Mapping[str, Gpu]) -> str | None:
     """Return the one cloud that a name, or the beginning of one, means; None: none is asked for."""
-    known = {
-        each.casefold(): each for each in sorted({c for g in gpus.values() for c in clouds(g)})
-    }
-    if asked is None or asked.casefold() in known:
-        return known[asked.casefold()] if asked else None
-    meant = [name for name in known if name.startswith(asked.casefold())]
+    known = sorted({each for gpu in gpus.values() for each in clouds(gpu)})
+    if asked is None:
+        return None
+    meant = [each for each in known if each.casefold().startswith(asked.casefold())]
     if len(meant) == 1:
-        return known[meant[0]]
-    near = [known[name] for name in meant or get_close_matches(asked.casefold(), known)]
+        return meant[0]
+    near = meant or get_close_matches(asked.title(), known)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    raise ManifestError(f"--cloud {asked}: {hint}prices are known of {', '.join(known.values())}")
+    raise ManifestError(f"--cloud {asked}: {hint}prices are known of {', '.join(known)}")
 
 
 def _one(text: str) -> tuple[str, Rent]:
@@ -142,7 +140,10 @@ def _price_list(prices: Prices) -> tuple[list[tuple[str, Price]], str | None]:
     if currency is not None:
         _check_currency(str(currency), where=f"{file}: currency")
     common = _common(content, file)
-    rates = {name: _rates(value, common, f"{file}: {name}") for name, value in content.items()}
+    read = read_every(
+        lambda name, value: (name, _rates(value, common, f"{file}: {name}")), content.items()
+    )
+    rates = dict(read)
     rate = prices.rate or _only_rate(rates, file)
     found = [
         (name, _at_rate(name, each, "" if "" in each and prices.rate is None else rate, file))

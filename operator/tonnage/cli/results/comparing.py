@@ -10,16 +10,15 @@ from tonnage.catalog.gpu import Gpu
 from tonnage.cli.results.batches import BatchRow, batch_rows
 from tonnage.cli.results.planning import fewest_replicas, identity
 from tonnage.cli.results.savings import paid_otherwise
-from tonnage.explain.demand_outcome import capacity_figures, cost_figures, demand_figures
+from tonnage.explain.demand_outcome import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
 from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
 from tonnage.sizing.cost import cents, gpu_hour
-from tonnage.sizing.plan import OnSearch, keep_searching
+from tonnage.sizing.plan import OnSearch, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest
 
 IN_FULL: Final = 3
 """Of the cheapest classes, where none was named: the others are a row of the ranking."""
-
 
 SEVERAL_NODES: Final = "SeveralNodes"
 """Of a replica, which nothing here can run yet."""
@@ -82,7 +81,7 @@ class Compared:
                 | ({} if each.num_gpus is None else {"gpus": each.num_gpus})
                 for name, each in self.left_out.items()
             ],
-            "paidOtherwise": _paid_otherwise(self.otherwise),
+            "paidOtherwise": _statuses(self.otherwise) if self.otherwise else None,
             "refused": [_refusal(each) for each in self.selection.refused],
         }
 
@@ -140,9 +139,11 @@ def _least_otherwise(choices: tuple[Choice, ...], on_search: OnSearch) -> Choice
     Each class is searched anew at that price, until it costs more by the GPU than another does in
     whole instances.
     """
-    priced = [(choice, cost) for choice in choices if (cost := choice.bill)]
     least, least_usd = None, math.inf
-    for choice, cost in priced:
+    for choice in choices:
+        cost = choice.bill
+        if cost is None or requests_per_s_asked(choice.sizing) is None:
+            continue  # without a demand the order is by the token, and hours compare nothing
         is_whole = cost.hour.is_whole
         usd = cost.usd_per_hour_shared if is_whole else cost.usd_per_hour_whole
         if cents(usd) < least_usd:
@@ -153,7 +154,7 @@ def _least_otherwise(choices: tuple[Choice, ...], on_search: OnSearch) -> Choice
         found = other.bill
         if found and cents(found.usd_per_hour) < least_usd:
             least, least_usd = other, cents(found.usd_per_hour)
-    return None if not priced or least is priced[0][0] else least
+    return None if least in choices[:1] else least
 
 
 def _why_not(gpu: Gpu) -> str | None:
@@ -177,17 +178,6 @@ def _is_over_nodes(choice: Choice) -> bool:
 
 def _refusal(found: RefusedClass) -> dict[str, Any]:
     return {"gpu": found.gpu.name, "reason": found.reason, "message": found.message}
-
-
-def _paid_otherwise(choice: Choice | None) -> dict[str, Any] | None:
-    if choice is None:
-        return None
-    return {
-        "gpu": choice.gpu.name,
-        "replicas": choice.replicas,
-        "parallelism": str(choice.sizing.parallelism),
-        "cost": cost_figures(choice.bill),
-    }
 
 
 def _statuses(choice: Choice) -> dict[str, Any]:

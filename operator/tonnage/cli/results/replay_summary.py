@@ -27,7 +27,6 @@ LONG: Final = 20 * HOUR_S
 P95: Final = 1
 """Its place among the percentiles."""
 
-
 CHANCES: Final = f"cold starts vary by 25% to either side; {LOST_SCRAPES:.0%} of scrapes are lost"
 
 CONSTANT: Final = "the smallest constant fleet in hindsight"

@@ -57,7 +57,6 @@ FIGURES: Final = (
     "perMillionTokens", "perMillionTokensAtCapacity", "price",
 )  # fmt: skip
 
-
 COSTS: Final = ("perGpuHour", "perHour", "perHourWhole", "perMonth", "perYear", "perRequest",
                 "perMillionInputTokens")  # fmt: skip
 

@@ -83,13 +83,17 @@ def _hours(found: Figures, most: int, console: Console) -> Iterator[RenderableTy
     if found["schedulesLeftOut"]:
         yield indent(Text("These rows leave scaling.schedules out: they cost more", style="yellow"))
     yield indent(Text(NOTE.format(format_s(found["startUpSeconds"])), style=DIM))
+    unit = varied["currency"]
     runs = (list(some) for _, some in groupby(steps, key=lambda step: step["replicas"]))
     times = [
         {
             "from": run[0]["at"],
             "requests/s": significant(max(each["requestsPerSecond"] for each in run)),
             **{name: str(run[0][name.lower()]) for name in ("replicas", "GPUs")},
-            **{name: _per_hour(run[0][key], varied) for name, key in PER_HOUR.items()},
+            **{
+                name: NO_PRICE if (usd := run[0][key]) is None else f"{usd:.2f} {unit}"
+                for name, key in PER_HOUR.items()
+            },
         }
         for run in runs
     ]
@@ -101,10 +105,6 @@ def _month(month: Figures) -> str:
     unit = month["currency"]
     each = unit and f"; {month['perMillionTokens']:.2f} {unit} per million output tokens"
     return f"{month['gpuHours']:,.0f} GPU-hours, {_cost(month)}{each or ''}"
-
-
-def _per_hour(usd: float | None, month: Figures) -> str:
-    return NO_PRICE if usd is None else f"{usd:.2f} {month['currency']}"
 
 
 def _usd(month: Figures, key: str, other: Figures | None = None) -> str:

@@ -11,13 +11,22 @@ from tonnage.cli.console import printable
 from tonnage.cli.results.batches import BOUNDS
 from tonnage.cli.results.comparing import NO_PRICE, OTHER_CLOUD, SEVERAL_NODES, Compared
 from tonnage.cli.text.figures import batch_table
-from tonnage.cli.text.layout import DIM, INDENT, fitting_table, grid, heading, indent, section
+from tonnage.cli.text.layout import (
+    DIM,
+    INDENT,
+    Tiles,
+    fitting_table,
+    grid,
+    heading,
+    indent,
+    section,
+)
 from tonnage.explain.cost_words import missing_price, nodes_written, per_hour_written, price_notes
 from tonnage.explain.demand_outcome import DemandOutcome, at_demand, demand_rows
 from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import requests_per_s_asked
-from tonnage.sizing.request import ANY_SIZES, spread_of
+from tonnage.sizing.request import spread_of
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import count_of, format_bytes, format_s, significant
 
@@ -36,7 +45,6 @@ def comparison_report(found: Compared, console: Console) -> Iterator[RenderableT
     """Yield the parts of the answer, as wide as the console."""
     yield _title(found)
     yield Text(headline(found), style="green" if found.selection.choices else "red")
-    yield Text(considered(found))
     if found.selection.choices:
         yield Text()
         yield Text(ranked_by(found), style="bold")
@@ -50,7 +58,8 @@ def comparison_report(found: Compared, console: Console) -> Iterator[RenderableT
         )
         yield Group(*section("Refused", indent(grid(refused))))
     for choice in found.in_full:
-        yield Group(Text(), *_class(found, choice))
+        yield Text()
+        yield from _class(found, choice)
 
 
 def _title(found: Compared) -> RenderableType:
@@ -63,10 +72,9 @@ def _title(found: Compared) -> RenderableType:
 
 def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
-    yield Text(f"{number}. {choice.gpu.name}: {in_short(choice)}", style="bold")
+    yield Text(f"{number}. {choice.gpu.name}: {_runs(choice)}", style="bold")
     yield indent(Text(to_write(choice)))
-    rows = class_rows(choice)
-    yield indent(grid((Text(name), Text(text, style=DIM)) for name, text in rows))
+    yield Tiles(tuple(class_rows(choice)))
     yield indent(batch_table(choice.sizing), above=1)
 
 
@@ -111,16 +119,6 @@ def in_short(choice: Choice) -> str:
         f"{gpus}{load}, {per_hour_written(found)}{nodes}, {tokens:.2f} {found.currency} per "
         "million output tokens"
     )
-
-
-def considered(found: Compared) -> str:
-    """Say which classes and splits were compared."""
-    sizes = found.request.sizes
-    kept = "splits" if sizes == ANY_SIZES else f"splits of hardware.parallelism {sizes}"
-    classes = "of these classes" if found.are_named else "GPU classes"
-    if any(each.reason in {NO_PRICE, OTHER_CLOUD} for each in found.left_out.values()):
-        classes = "GPU classes with a price"
-    return f"All {classes} and {kept} were considered"
 
 
 def ranked_by(found: Compared) -> str:

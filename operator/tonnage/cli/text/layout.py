@@ -30,6 +30,16 @@ class _Heading:
         yield Rule(self.title, align="left", style=DIM) if is_wide else self.title
 
 
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The figures that decide, by their names: rows of a terminal, tiles of a page."""
+
+    rows: tuple[tuple[str, str], ...]
+
+    def __rich_console__(self, *_: object) -> RenderResult:
+        yield indent(grid(self.rows, Column(no_wrap=True)))
+
+
 def heading(title: str) -> RenderableType:
     """Return the title of an answer."""
     return _Heading(Text(title, style="bold"))

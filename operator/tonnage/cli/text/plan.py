@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 
 from rich.console import Group, RenderableType
-from rich.table import Column
 from rich.text import Text
 
 from tonnage.api.status import Reason
@@ -11,7 +10,7 @@ from tonnage.cli.console import WIDEST, printable
 from tonnage.cli.results import plan_summary as words
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.text.figures import batch_table, memory_bar
-from tonnage.cli.text.layout import DIM, INDENT, grid, heading, indent, section, table
+from tonnage.cli.text.layout import DIM, INDENT, Tiles, grid, heading, indent, section, table
 from tonnage.explain.cost_words import price_notes
 from tonnage.explain.demand_outcome import demand_rows
 from tonnage.explain.report import assumptions_written
@@ -33,18 +32,17 @@ ORIGIN_STYLE = {
 }
 
 
-def first_report(answer: Planned | Refused) -> RenderableType:
-    """Return what is known at once: the headline and figures at the demand, or why it is no."""
+def first_report(answer: Planned | Refused) -> Iterator[RenderableType]:
+    """Yield what is known at once: the headline and figures at the demand, or why it is no."""
+    yield _title(answer)
     if isinstance(answer, Refused):
-        message = Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
-        return Group(_title(answer), message, *_assumed(answer.assumed))
+        yield Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
+        yield from _assumed(answer.assumed)
+        return
     style = "yellow" if words.is_short(answer) or words.obstacles(answer) else "green"
-    return Group(
-        _title(answer),
-        Text(words.headline(answer), style=style),
-        *_assumed(assumptions_written(answer.sizing.request)),
-        indent(grid(demand_rows(answer.sizing, answer.replicas), Column(no_wrap=True))),
-    )
+    yield Text(words.headline(answer), style=style)
+    yield from _assumed(assumptions_written(answer.sizing.request))
+    yield Tiles(tuple(demand_rows(answer.sizing, answer.replicas)))
 
 
 def _plan_report(answer: Planned, *, is_ascii: bool, width: int) -> RenderableType:
