@@ -72,7 +72,7 @@ class EngineSamples:
     age_s: float | None = None
     """Of the newest scrape, when Prometheus said it."""
     held_s: float = field(default=0.0, compare=False)
-    """Since Prometheus said all of this."""
+    """Since Prometheus said all of this; 0: for no longer than a scrape interval."""
     span_s: float | None = None
     """From the first scrape that is known to the newest; None: for as long as the engine is."""
     running: float | None = None

@@ -271,10 +271,10 @@ class Observer:
             deployment = self._with_config_maps(deployment, seen.now_s)
         pods = snapshot.replicas_of(deployment, seen.now_s) if deployment else ()
         config, problem = self._configs.of(view, model, seen.now_s)
-        engines = _engines_of(
-            pods, seen, with_workers=bool(deployment and deployment.engine.workers_answer)
-        )
-        held_s = self.rounds.held_s
+        with_workers = bool(deployment and deployment.engine.workers_answer)
+        engines = tuple(_engines_of(pods, seen, with_workers=with_workers))
+        if (held_s := self.rounds.held_s) > self.settings.scrape_interval_s:
+            engines = tuple(replace(each, held_s=held_s) for each in engines)
         oldest = seen.oldest_claims.get((target.kind, *key)) if target else None
         scaler = seen.autoscalers.get((deployment.kind, *key)) if deployment else None
         return ModelState(
@@ -290,7 +290,7 @@ class Observer:
             earlier_owner=oldest.name if oldest and oldest.uid != view.uid else None,
             numbered=seen.numbered.get(view.key, ()),
             roles=dict(_roles(view, seen)) if model.spec.topology else {},
-            engines=tuple(replace(each, held_s=held_s) for each in engines),
+            engines=engines,
         )
 
     def _with_config_maps(self, live: DeploymentView, now_s: float) -> DeploymentView:

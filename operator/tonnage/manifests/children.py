@@ -414,6 +414,7 @@ def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> 
     return json.dumps({name: figure for name, figure in figures.items() if figure})
 
 
+@lru_cache(maxsize=REMEMBERED)
 def has_recorded_cache(text: str | None) -> bool:
     """Tell whether what runs has a KV cache in host memory, by the annotation."""
     return bool(_recorded(text, HOST_CACHE))

@@ -52,7 +52,8 @@ def _as_planned(kind: str, finding: Finding, found: Assessment) -> Finding:
 
 def _condition(kind: str, finding: Finding, found: Assessment, now: str) -> Condition:
     """Return a condition: the one of before, where it would say the same."""
-    finding = finding._replace(message=finding.message[:MESSAGE_LENGTH])
+    if len(finding.message) > MESSAGE_LENGTH:
+        finding = finding._replace(message=finding.message[:MESSAGE_LENGTH])
     before, generation = found.memory.reported.conditions.get(kind), found.state.view.generation
     if before is None or before.status != finding.state:
         return _shared(kind, finding, now, generation)

@@ -41,7 +41,7 @@ from tonnage.control.observe.starting import has_started
 from tonnage.control.report.calibrated import calibration_status
 from tonnage.control.report.condition_types import CONDITION_TYPES
 from tonnage.control.report.conditions import conditions, problem_cell, problem_of
-from tonnage.control.report.differing import facts, figures, figures_moved, is_moved
+from tonnage.control.report.differing import Figures, facts, figures, figures_moved, is_moved
 from tonnage.control.report.event_records import bad_conditions
 from tonnage.control.report.kstatus import NO_PATH
 from tonnage.control.report.plausible import with_speeds
@@ -150,13 +150,14 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         found = replace(found, memory=replace(found.memory, reported=known))
     met = conditions(found, fleet, now=now)
     stated = _stated(found, known, met)
-    is_news = _facts_on_server(found.state.view) != facts(stated)
+    facts_before, figures_before = _on_server(found.state.view)
+    is_news = facts_before != facts(stated)
     if is_news and not (is_look or found.pending):  # figures go along
         is_look, known = True, _looked(found, known, fleet)
     whole = _whole(found, known, stated) if is_news or is_look else None
-    is_due = fleet.now_s - before.gauges_written_at_s >= every_s
     status, written_at_s = None, before.gauges_written_at_s
-    if whole and (is_news or (is_due and _is_moved(found.state.view, whole))):
+    is_due = fleet.now_s - written_at_s >= every_s
+    if whole and (is_news or (is_due and figures_moved(figures_before, figures(whole.to_dict())))):
         status = whole
         written_at_s = (known.looked_at_s if is_look else None) or fleet.now_s
     frozen = before.frozen_plan or (whole.plan if whole else None)
@@ -170,13 +171,9 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
 
 
 @memoize
-def _facts_on_server(view: ModelView) -> tuple[object, ...]:
-    return facts(_standing(view))
-
-
-def _is_moved(view: ModelView, after: Status) -> bool:
-    """Tell whether figures on the API server, which are ours, differ materially."""
-    return figures_moved(figures(json.loads(view.status)), figures(after.to_dict()))
+def _on_server(view: ModelView) -> tuple[tuple[object, ...], Figures]:
+    """Return the facts and the figures, which are ours, of the status on the API server."""
+    return facts(_standing(view)), figures(json.loads(view.status))
 
 
 def _stated(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Status:

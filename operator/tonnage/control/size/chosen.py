@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import lru_cache
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
@@ -68,7 +68,6 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
     )
     may_stay = is_current or _asks_the_same(state, model)
 
-    @cache
     def ask(has_host_cache: bool) -> SizingQuestion:
         return question_of(model, state, fleet, memory, asker, has_host_cache=has_host_cache)
 
