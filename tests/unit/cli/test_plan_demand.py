@@ -10,6 +10,8 @@ import pytest
 from cli_builders import SMALL, assert_stands_alone, run
 from counted_fleet import PER_MINUTE, fleet
 from http_double import serving
+from tonnage.cli.commands.traffic import TIME_UNITS
+from tonnage.replay.trace_rows import UNITS_PER_S
 
 DAY = (*(2,) * 6, *(15,) * 2, *(40,) * 10, *(30,) * 3, *(5,) * 3)
 """Requests/s. A replica of SMALL sustains 11.6: these take 1, 2, 4, 3 and 1."""
@@ -250,6 +252,10 @@ def test_a_time_in_steps_of_one_is_in_hours(plan):
 
     assert found["stepSeconds"] == 3600
     assert tuple(each["replicas"] for each in found["steps"]) == REPLICAS
+
+
+def test_the_units_of_an_option_are_those_of_traces():
+    assert set(TIME_UNITS) == set(UNITS_PER_S)
 
 
 def test_the_unit_of_a_trace_may_be_given(plan):

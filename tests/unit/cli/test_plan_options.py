@@ -217,6 +217,15 @@ class TestALine:
         assert 1000 + p99 <= tokens
         assert tokens < 2 * max(1000 + p99, 1.5 * (1000 + int(output)))
 
+    def test_names_the_options_by_which_a_guessed_context_is_too_long(self):
+        asked = (*LINE, "--prompt", "120k", "--output", "20k")
+        guessed = run("plan", *asked)
+        given = run("plan", *asked, "--set", "contextLength=140000")
+
+        assert guessed.exit_code == given.exit_code == 2
+        assert "ask for shorter ones (--prompt, --output)" in said(guessed)
+        assert "--prompt" not in said(given)
+
     def test_says_what_nobody_gave(self):
         inputs = {each["name"]: each for each in as_json(*LINE)["estimate"]["inputs"]}
 

@@ -12,7 +12,7 @@ ASKED = (
     "--prompt", "8000", "--output", "100", "--ttft", "2s", "--tpot", "20ms",
     "--set", "hardware.gpusPerReplica=1",
 )  # fmt: skip
-QUESTION = "7. Would prefill and decode apart cost less?"
+QUESTION = "6. Would prefill and decode apart cost less?"
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_a_cache_in_host_memory_is_worth_it_between_both_caches(host, working_se
     ]
     result = run(*ASKED, *options)
 
-    _, _, answer = result.stdout.partition("7. Is a KV cache in host memory worth it?")
+    _, _, answer = result.stdout.partition("6. Is a KV cache in host memory worth it?")
     assert " ".join(answer.split()).startswith(verdict)
 
 

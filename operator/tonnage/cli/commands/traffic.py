@@ -8,7 +8,6 @@ import click
 
 from tonnage.cli.commands.options import PrometheusOptions, option, parsed
 from tonnage.cli.console import NO_CLUSTER, Failure, remark
-from tonnage.replay.trace_rows import UNITS_PER_S
 from tonnage.units import DAY_S, MINUTE_S, seconds
 
 if TYPE_CHECKING:  # slow to import, and most plans ask nobody
@@ -17,6 +16,8 @@ if TYPE_CHECKING:  # slow to import, and most plans ask nobody
 UNREACHABLE: Final = frozenset({"PrometheusUnreachable"})
 LEAST_LAST_S, MOST_LAST_S = 10 * MINUTE_S, 90 * DAY_S
 STEPS_S: Final = (15, 600)
+TIME_UNITS: Final = ("s", "ms", "us", "ns")
+"""Those that traces are read in, whose module a plan does not import."""
 
 
 def _last(value: str) -> float:
@@ -53,7 +54,7 @@ class TrafficOptions:
     step_s: float = option("--step", metavar="DURATION", default="60s", callback=parsed(_step),
         help="With --prometheus: query step, at least two scrape intervals.")
     access: PrometheusOptions
-    time_unit: str | None = option("--time-unit", type=click.Choice(list(UNITS_PER_S)),
+    time_unit: str | None = option("--time-unit", type=click.Choice(TIME_UNITS),
         help="Unit of the times in a trace. Default: that of the column's name (arrival_s, "
         "arrival_ms) or of a known format; dates need none.")
     # fmt: on

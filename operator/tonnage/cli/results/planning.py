@@ -193,7 +193,7 @@ def answer(
         request = asked(sizing.request.has_host_cache)
         sane = nearest_sane(sizing, on_search=terms.on_search) if terms.is_advice else None
     except (CatalogError, SizingError) as error:
-        message = f"{error}{_shorter(spec, request, error)}"
+        message = f"{error}{_shorter(spec, request, error, terms)}"
         return _refused(deployment, request, error, message)
     if sane is not None:
         return _refused(deployment, request, sane, why_no_plan(sizing, sane))
@@ -242,8 +242,10 @@ def with_offers(refused: Refused, terms: PlanContext) -> Refused:
     return replace(refused, offers=found)
 
 
-def _shorter(spec: Spec, request: SizingRequest, error: Exception) -> str:
-    """Name the flag by which a workload asks for no more context than its spec promises."""
+def _shorter(spec: Spec, request: SizingRequest, error: Exception, terms: PlanContext) -> str:
+    """Name the flag or the options that ask for less context, where nobody gave it itself."""
+    if isinstance(error, ContextTooLongError) and Figure.CONTEXT in terms.guessed:
+        return ", and is one prompt with its output: ask for shorter ones (--prompt, --output)"
     is_longer = spec.scale_target is not None and request.context_tokens > spec.context_length
     if not is_longer or not isinstance(error, DoesNotFitError):
         return ""
