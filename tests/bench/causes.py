@@ -78,7 +78,7 @@ constant fleet is the smallest that keeps within half a point of what 12 keep in
 """
 ONE_CAUSE, DRAWN, LONG = (
     "Worlds of one cause",
-    "Other worlds of the same kinds, seed",
+    "Drawn worlds, seed",
     "Long prompts",
 )
 SHARES = """\

@@ -233,7 +233,7 @@ LLMD = {(4000, 1000): (526, 7.29), (1000, 4000): (327, 10.0), (1000, 1000): (254
 LLMD_S = 600.0
 
 
-def llmd_row(tokens: tuple[int, int], gpus: int, requests_per_s: float | None) -> str:
+def llmd_row(tokens: tuple[int, int], gpus: int, queue: str, requests_per_s: float | None) -> str:
     """Return one of llm-d's loops; ``requests_per_s``: that the spec tells."""
     given = manifest(Case(model="8b", shape="chat", speed=1.0, load="constant"), 1.0)
     prompt, output = ({"mean": each, "p99": each} for each in tokens)
@@ -243,7 +243,8 @@ def llmd_row(tokens: tuple[int, int], gpus: int, requests_per_s: float | None) -
     given["spec"] |= {
         "model": {"id": "Qwen/Qwen3-32B"},
         "hardware": {"gpu": "H100", "gpusPerReplica": gpus},
-        "slo": {"timeToFirstToken": {"p99": "2s"}, "timePerOutputToken": {"p99": "100ms"}},
+        "slo": {"timeToFirstToken": {"p99": "2s"}},
+        "engine": {"version": "0.33", "queue": queue},
         "scaling": {"minReplicas": 1, "maxReplicas": 10},
         "demand": demand,
     }
@@ -261,8 +262,9 @@ def llmd_row(tokens: tuple[int, int], gpus: int, requests_per_s: float | None) -
     ttft_s, replicas = LLMD[tokens]
     told = f"{requests_per_s:g} requests/s" if requests_per_s else "nothing"
     return (
-        f"| {tokens[0]} / {tokens[1]} | {ttft_s} s, {replicas} | {gpus} | {told} | "
-        f"{figures.ttft_s[1]:.1f} s | {figures.ttft_s[2]:.1f} s | {figures.mean_replicas:.2f} |"
+        f"| {tokens[0]} / {tokens[1]} | {ttft_s} s, {replicas} | {gpus} | {queue} | {told} | "
+        f"{figures.attainment:.1%} | {figures.ttft_s[0]:.1f} s | {figures.ttft_s[2]:.1f} s | "
+        f"{figures.mean_replicas:.2f} |"
     )
 
 
@@ -303,7 +305,8 @@ def main(*, jobs: int, is_llmd: bool, as_json: bool, **chosen) -> None:
     began_s = time.perf_counter()
     if is_llmd:
         with ProcessPoolExecutor(max_workers=jobs) as pool:
-            for row in pool.map(llmd_row, *zip(*product(LLMD, (1, 2), (None, 20.0)), strict=True)):
+            asked = product(LLMD, (2, 4), ("fcfs", "auto"), (None, 20.0))
+            for row in pool.map(llmd_row, *zip(*asked, strict=True)):
                 click.echo(row)
         return
     todo = list(cases(**chosen))

@@ -340,6 +340,7 @@ class TestStalled:
         assert said("Stalled", found) == ("True", reason)
         assert said("PlanValid", found) == ("False", reason)
         assert said("ScalingActive", found) == ("False", "PlanInvalid")
+        assert said("SLOMet", found) == ("Unknown", "PlanInvalid")
 
     def test_while_an_update_does_not_come_through(self):
         stuck = a_deployment_body()
