@@ -411,7 +411,7 @@ LONG_HEAD = """\
 | long | share | TTFT p99 | req/s | queue | late alone | said | right | GPU-hours | constant |
  ratio | else late | ready | slower |
 | ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\
-""".replace("|\n |", "|")
+""".replace("\n ratio", " ratio")
 
 
 def meaning(found: list[Result]) -> str:
