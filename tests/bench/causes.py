@@ -56,7 +56,7 @@ from tonnage.sizing.serving.ttft import own_prefill_s
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, MINUTE_S, MS_PER_S, seconds
 
-DURATION_S, FROM_S = 3600.0, 900.0
+DURATION_S, FROM_S, WINDOW_S = 3600.0, 900.0, 120.0
 WITHIN, ALLOWED = 0.005, 1.15
 MOST_REPLICAS = 16
 MOST_CONSTANT, MANY = 10, 12
@@ -355,7 +355,7 @@ def long_line(world: World) -> str:
     planned = _sizing(world)
     longest = longest_in_time(planned, seconds(world.ttft)) if planned else math.inf
     alone = world.long_share if world.long_tokens > longest else 0.0
-    by_chance = 3 * math.sqrt(alone / (world.rate * FROM_S))
+    by_chance = 3 * math.sqrt(alone / (world.rate * WINDOW_S))
     said = [each for each in watching.said if alone]
     right = [least - by_chance <= alone <= most + by_chance for _, least, most in said]
 
