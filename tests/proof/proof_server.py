@@ -1,7 +1,8 @@
 """What the servers of releases do with the queue's module: ``python tests/proof/proof_server.py``.
 
 Read from their sources: how ``--middleware`` becomes part of the server, which routes take a
-priority in their body, whether a header may say it, and who of two waiting requests goes first.
+priority in their body, whether a header may say it, who of two waiting requests goes first, and
+which streams begin with the engine's first output.
 ``servers.json`` has each answer with the releases that give it, and a default test holds the module
 against them.
 """
@@ -22,6 +23,13 @@ SERVERS: Final = Path(__file__).parent / "servers.json"
 OLDEST: Final = (0, 12)
 """That takes the module."""
 HEADER: Final = "X-Vllm-Priority"
+STREAMS: Final = (
+    "chat_completion_stream_generator",
+    "chat_completion_stream_generator_raw",
+    "completion_stream_generator",
+)
+"""What writes the streams of ``/v1/chat/completions`` and ``/v1/completions``; in 0.33 the first
+passes the second on."""
 POOLING: Final = "pooling"
 """Folder of routes that write no text: a server of a model that writes has none of them."""
 
@@ -53,13 +61,39 @@ def read_server(folder: Path) -> dict[str, list[str]]:
         for path, handler in _routes(tree)
         if any(_has_priority(name, classes) for name in _names(handler))
     ]
+    streams = sorted(
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AsyncFunctionDef)
+        and node.name in STREAMS
+        and _begins_with_an_output(node)
+    )
     header = [HEADER] if any(HEADER in ast.unparse(tree) for tree in trees.values()) else []
     return {
         "how --middleware is read": loops,
         "who goes first": ["\n".join(ast.unparse(each) for each in request.body[1:])],
         "header of a priority": header,
+        "streams that begin with an output": streams,
         "priority in the body": sorted(routes),
     }
+
+
+def _begins_with_an_output(stream: ast.AsyncFunctionDef) -> bool:
+    """Tell whether nothing is sent before the loop over outputs but an error that ends it all."""
+    first = min(node.lineno for node in ast.walk(stream) if isinstance(node, ast.AsyncFor))
+    ends = [
+        node
+        for node in ast.walk(stream)
+        for body in (getattr(node, "body", []), getattr(node, "orelse", []))
+        if isinstance(body, list) and body and isinstance(body[-1], ast.Return)
+        for node in body
+    ]
+    of_errors = {id(each) for end in ends for each in ast.walk(end)}
+    return not any(
+        isinstance(node, ast.Yield) and node.lineno < first and id(node) not in of_errors
+        for node in ast.walk(stream)
+    )
 
 
 def _trees(folder: Path) -> Iterator[tuple[Path, ast.Module]]:

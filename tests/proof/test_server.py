@@ -21,9 +21,11 @@ OF_ALL = " ".join(each for each in TABLE["versions"] if each != "0.11.0")
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module(monkeypatch, tmp_path):
     monkeypatch.setenv(CLASS_VARIABLE, "2")
-    monkeypatch.syspath_prepend(ROOT / "operator/tonnage/manifests/in_pod")
+    source = ROOT / "operator/tonnage/manifests/in_pod" / f"{QUEUE_MODULE}.py"
+    (tmp_path / source.name).write_text(source.read_text())
+    monkeypatch.syspath_prepend(tmp_path)
     yield importlib.import_module(QUEUE_MODULE)
     del sys.modules[QUEUE_MODULE]
 
@@ -46,15 +48,15 @@ def test_the_servers_own_words_add_the_module(module):
 
 @pytest.mark.parametrize(
     ("came_at_s", "first"),
-    [([0.5, 1.5], 0.5), ([1.5, 2.5], 2.5), ([0.5, 1.5, 2.5, 3.5], 2.5)],
+    [([0.5, 1.5], 0.5), ([0.5, 2.5], 2.5), ([0.5, 1.5, 2.5, 3.5], 2.5)],
 )
 def test_the_engines_own_words_take_the_newest_class_in_order(
     module, monkeypatch, came_at_s, first
 ):
     requests = []
     for at_s in came_at_s:
-        monkeypatch.setattr(module.time, "time", lambda at_s=at_s: at_s)
-        requests.append(SimpleNamespace(priority=module.priority(), arrival_time=at_s))
+        monkeypatch.setattr(module.time, "monotonic", lambda at_s=at_s: at_s)
+        requests.append(SimpleNamespace(priority=module.Place().take(), arrival_time=at_s))
     for text in LESS:
         body = "\n".join(f"    {line}" for line in text.splitlines())
         names = {}
@@ -83,6 +85,14 @@ def test_where_a_body_has_a_place_for_a_priority_the_module_writes_it(module, pa
     asyncio.run(module.NewestFirst(server)(scope, receive, None))
 
     assert json.loads(bodies[0])["priority"] < 0
+
+
+def test_the_streams_that_the_module_watches_begin_with_an_output():
+    streams = SERVERS["streams that begin with an output"]
+
+    assert streams["chat_completion_stream_generator"] == OF_ALL
+    assert streams["completion_stream_generator"] == OF_ALL
+    assert streams["chat_completion_stream_generator_raw"] == OF_ALL[OF_ALL.index("0.33.0") :]
 
 
 def test_elsewhere_the_module_says_it_in_the_header_that_is_read(module):

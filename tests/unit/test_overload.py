@@ -2,8 +2,10 @@
 
 The requests, and what each waited for its first token behind either queue, are in
 ``tests/bench/h200_overload.csv`` (decision 69): prompts of 1,000 tokens, classes of 2 s, whose
-boundaries are the multiples of 2 s of ``arrival_s``. How fast the engine is comes from when it has
-begun all requests, first come first served; the rest is the model's.
+boundaries are the multiples of 2 s of ``arrival_s``. Today a class begins when waits come near to
+the target (decision 93), so of these the number in time is compared, not who it was. How fast the
+engine is comes from when it has begun all requests, first come first served; the rest is the
+model's.
 """
 
 import csv
@@ -27,7 +29,7 @@ from tonnage.sizing.serving.flags import replica_under, trial_of
 from tonnage.sizing.serving.trial import engine_costs, engine_limits
 from tonnage.sizing.split import Parallelism
 
-TARGET_S = CLASS_S = 2.0
+TARGET_S, CLASS_S = 2.0, 1.8
 KV_TOKENS = 920_720
 FLAGS = Flags(
     max_num_seqs=250,
@@ -99,15 +101,13 @@ def test_as_many_are_in_time_as_were(name):
     waits = simulated(true_factor(), QUEUES[name])
 
     assert in_time(waits) == pytest.approx(in_time(measured(name)), abs=0.015)
-    assert max(waits) == pytest.approx(max(measured(name)), rel=0.05)
-    assert median(waits) == pytest.approx(median(measured(name)), rel=0.15)
 
 
-def test_newest_first_the_same_requests_are_in_time():
-    pairs = zip(simulated(true_factor(), CLASS_S), measured("ttft_newest_first_s"), strict=True)
-    alike = sum((ours <= TARGET_S) == (theirs <= TARGET_S) for ours, theirs in pairs)
+def test_in_order_all_wait_as_they_did():
+    waits, were = simulated(true_factor(), 0.0), measured("ttft_fcfs_s")
 
-    assert alike / len(rows()) > 0.98
+    assert max(waits) == pytest.approx(max(were), rel=0.05)
+    assert median(waits) == pytest.approx(median(were), rel=0.15)
 
 
 def test_what_was_measured_is_what_the_decision_says():

@@ -30,7 +30,7 @@ cdef class Rank:
     cdef public integer window_tables, window_blocks, full_knot, round_blocks
     cdef public integer tokens_verified, num_blocks, partial
     cdef public bint is_whole, is_logged, is_drafting
-    cdef double class_s
+    cdef double class_s, served_s, seen_at_s, before_s
     cdef integer newest_class, num_newest, chunk_budget
     cdef public integer queued_tokens
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
@@ -48,7 +48,7 @@ cdef class Rank:
     cdef bits64 random
 
     cdef void _take_prices(self, object costs) except *
-    @cython.locals(arrived=integer)
+    @cython.locals(arrival_s=double, is_seen=bint)
     cdef void queue(self, integer number) except *
     cpdef void take_line_of(self, Rank other, list running) except *
     @cython.locals(budget=integer, is_short=bint)

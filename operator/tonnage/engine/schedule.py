@@ -3,8 +3,9 @@
 The order of a step: running sequences first, oldest first; when KV blocks run out, the newest is
 preempted, to be recomputed; then, unless one was preempted, waiting requests are admitted first
 come first served. At most one sequence is in the middle of its prompt, the newest. Where the newest
-class of arrivals goes first (``--scheduling-policy priority``), who would be admitted last is
-preempted, and waits in that place again.
+class of arrivals goes first (``--scheduling-policy priority``), a class begins with who comes when
+the last of the class before that got a token is old, and who would be admitted last is preempted,
+and waits in that place again.
 
 Between two events every decoding sequence gains one token a step, so counts, sums of prices and the
 number of sequences that need a block at each phase of a block say all there is to say. A prompt
@@ -101,7 +102,9 @@ class Rank:
         self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
         self.class_s = limits.newest_first_s
-        self.newest_class, self.num_newest, self.queued_tokens = -1, 0, 0
+        # When the last of the newest class that has a token came, when that was seen, and before.
+        self.served_s = self.seen_at_s = self.before_s = 0.0
+        self.newest_class = self.num_newest = self.queued_tokens = 0
         self.is_whole = limits.admits_whole_prompts
         self.is_drafting = limits.num_draft_tokens > 0
         self.free_blocks = float(limits.num_blocks)
@@ -124,8 +127,7 @@ class Rank:
         self.context_tokens = 0.0
         self.decode_tokens = self.chunk_budget = 0
         self.prefill_tokens = 0
-        self.pairs_s = 0.0
-        self.pairs_slope_s = 0.0
+        self.pairs_s = self.pairs_slope_s = 0.0
         self.needing = array("q", bytes(8 * limits.block_size))
         self.round_blocks = 0
         self.full_knot = -1
@@ -159,9 +161,12 @@ class Rank:
         """Let a request wait that has arrived after all others."""
         self.queued_tokens += self.table.prompt_tokens[number]
         if self.class_s:
-            arrived = self._class_of(number)
-            if arrived > self.newest_class:
-                self.newest_class, self.num_newest = arrived, 0
+            arrival_s = self.table.arrival_s[number]
+            is_seen = self.seen_at_s <= arrival_s
+            if arrival_s - (self.served_s if is_seen else self.before_s) > self.class_s:
+                self.newest_class, self.num_newest = self.newest_class + 1, 0
+                self.served_s = self.before_s = arrival_s
+            self.table.queue_class[number] = self.newest_class
             self.waiting.insert(self.num_newest, number)
             self.num_newest += 1
         else:
@@ -174,6 +179,8 @@ class Rank:
         self.queued_tokens = other.queued_tokens
         if self.class_s and other.class_s:
             self.newest_class = other.newest_class
+            self.served_s, self.seen_at_s = other.served_s, other.seen_at_s
+            self.before_s = other.before_s
             self.num_newest = other.num_newest + len(running)
 
     def schedule(self, step: int, now_s: float) -> bool:
@@ -327,7 +334,7 @@ class Rank:
         return last
 
     def _class_of(self, number: int) -> int:
-        return int(self.table.arrival_s[number] / self.class_s)
+        return self.table.queue_class[number]
 
     def _is_before(self, number: int, other: int) -> bool:
         """Tell whether a request is admitted before another."""
@@ -595,6 +602,10 @@ class Rank:
         if not table.emitted[number]:
             table.first_token_s[number] = now_s
             self.queued_tokens -= table.prompt_tokens[number]
+            if self.class_s and table.queue_class[number] == self.newest_class:
+                if now_s > self.seen_at_s:
+                    self.before_s, self.seen_at_s = self.served_s, now_s
+                self.served_s = max(self.served_s, table.arrival_s[number])
         table.emitted[number] += 1
         remaining = table.output_tokens[number] - table.emitted[number]
         if remaining == 0:

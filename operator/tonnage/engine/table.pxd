@@ -19,6 +19,7 @@ cdef class RequestTable:
     cdef public long long[::1] knot
     cdef public long long[::1] knot_step
     cdef public long long[::1] preemptions
+    cdef public long long[::1] queue_class
     cdef public double[::1] started_s
     cdef public double[::1] first_token_s
     cdef public double[::1] ended_s

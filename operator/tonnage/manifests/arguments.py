@@ -63,7 +63,7 @@ class Serving:
     host_cache_gib: int = 0
     """Of the host's memory for the cache of a replica, with all its ranks."""
     queue_class_s: float = 0.0
-    """Seconds of arrivals that make one class; the newest class starts first. 0: in order."""
+    """Age of who is served last from which newer requests start first. 0: fcfs."""
 
 
 def engine_arguments(

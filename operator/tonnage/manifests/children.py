@@ -34,7 +34,13 @@ from tonnage.manifests.workload import GROUPS, template_in, workload_over
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
-from tonnage.sizing.expected import FCFS, newest_first_s, queue_of, with_queue
+from tonnage.sizing.expected import (
+    FCFS,
+    WAIT_PER_TARGET,
+    newest_first_s,
+    queue_of,
+    with_queue,
+)
 from tonnage.sizing.offload import host_cache_gib
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
@@ -117,7 +123,7 @@ def deployment(
 
     A Deployment, or a LeaderWorkerSet where a replica takes more GPUs than a node has. ``drain_s``:
     that its pods get to finish what they answer; None: the longest answer says. ``class_s``: the
-    seconds of arrivals that make one class of the queue; None: the SLO says.
+    age of who is served last from which newer requests go first; None: the SLO says.
 
     Raises:
         NotServableError: the engine's version or the cluster runs no replica over several nodes, or
@@ -392,7 +398,7 @@ def _quantization(sizing: Sizing) -> str | None:
 def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> str:
     """Write for the annotation what is chosen, and what a host cache and the queue have; 0: none.
 
-    ``class_s``: the seconds of arrivals that make one class of the queue.
+    ``class_s``: the age of who is served last from which newer requests go first.
     """
     split = flags.parallelism
     figures = {
@@ -429,10 +435,11 @@ def recorded_class_s(text: str | None) -> float | None:
 def class_to_write_s(model: ModelDeployment, text: str | None) -> float | None:
     """Return the class that a template is to have, so that a small change of targets rolls no pod.
 
-    None: that of the SLO. What runs stays while it is between half and twice of that.
+    None: that of the SLO. What runs stays while it is at least half of that and within the target.
     """
     running_s, wanted_s = recorded_class_s(text), newest_first_s(model.spec)
-    return running_s if running_s and wanted_s / 2 <= running_s <= 2 * wanted_s else None
+    most_s = wanted_s / WAIT_PER_TARGET
+    return running_s if running_s and wanted_s / 2 <= running_s <= most_s else None
 
 
 def _recorded(text: str | None, name: str) -> Any:

@@ -22,7 +22,8 @@ FOLDER: Final = "/dev/shm/tonnage"  # noqa: S108 - a volume of the pod's own, wh
 def queue_arguments(class_s: float, max_queued_tokens: int | None) -> Iterator[str]:
     """Yield the flags: who goes first, and when who comes is refused.
 
-    ``class_s``: the seconds of arrivals that make one class; the newest starts first. 0: in order.
+    ``class_s``: the age of who is served last from which those who come are a class of their own,
+    which starts first. 0: in order.
 
     Sources:
         [vllm-source] v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in
@@ -44,7 +45,7 @@ def queue_command(class_s: float) -> list[str]:
 
 
 def queue_environment(class_s: float) -> dict[str, str]:
-    """Return the variables: the module, where it is to be, and how long arrivals make a class."""
+    """Return the variables: the module, where it is to be, and when a class begins."""
     if not class_s:
         return {}
     return {

@@ -20,9 +20,9 @@ FCFS: Final = "fcfs"
 NEWEST_FIRST_GAIN: Final = "more requests meet the TTFT target in an overload"
 SINCE_SAFE_PRIORITIES: Final = (0, 12)
 """Versions before take up a preempted request as if its cache were still there."""
-CLASS_PER_TARGET = 1.25
-"""Length of a class of arrivals over the shortest TTFT target. At n times the capacity who comes
-last of a class waits (1 - 1/n) of it: up to five times no longer than the target."""
+WAIT_PER_TARGET = 0.9
+"""Age of who is served last over the shortest TTFT target, from which those who come go first. In
+an overload all that are served wait as long: the rest of the target is for their prompts."""
 
 
 @memoize
@@ -90,14 +90,13 @@ def with_queue(spec: Spec, name: str) -> Spec:
 
 
 def newest_first_s(spec: Spec) -> float:
-    """Return how long arrivals make a class, of which the newest is admitted first; 0: fcfs.
+    """Return the age of who is served last from which those who come go first; 0: fcfs.
 
-    Shorter classes serve less below capacity; in longer ones who comes last waits too long above
-    it (decision 69).
+    The rest of the TTFT target is for the prompt and the step under way (decision 93).
     """
     if queue_of(spec).name == FCFS:
         return 0.0
-    return CLASS_PER_TARGET * min((each.limit_s for each in slo_of(spec).ttft), default=0.0)
+    return WAIT_PER_TARGET * min((each.limit_s for each in slo_of(spec).ttft), default=0.0)
 
 
 def refuses_late(spec: Spec) -> bool:

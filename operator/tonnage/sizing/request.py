@@ -127,7 +127,7 @@ class SizingRequest:
     routing: Routing = Routing.SERVICE
     arrival_scv: float = 1.0
     newest_first_s: float = 0.0
-    """Time in which arrivals make a class, of which the newest is admitted first. 0: fcfs."""
+    """Age of who is served last from which those who come are admitted first. 0: fcfs."""
     refuses_late: bool = False
     """Engines refuse who would get a first token too late."""
     flags: Flags | None = None
@@ -466,7 +466,7 @@ def _spec_inputs(spec: Spec, request: SizingRequest) -> Iterator[Input]:
     scv = spec.demand.arrival_scv if spec.demand else 1
     yield arrivals_input(scv, request.routing, Origin.GUESSED if scv == 1 else Origin.GIVEN)
     if class_s := request.newest_first_s:
-        yield given_input(Figure.QUEUE, f"newest {format_s(class_s)} of arrivals first")
+        yield given_input(Figure.QUEUE, f"newest first once waits reach {format_s(class_s)}")
     if request.refuses_late:
         yield given_input(Figure.ADMISSION, "refuses what would be late")
     yield from _replica_inputs(spec)

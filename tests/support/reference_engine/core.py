@@ -5,14 +5,14 @@ needs from the token budget; when KV blocks run out, the newest running sequence
 and later recomputed; then, unless something was preempted, waiting requests are admitted first
 come first served, each only when its whole prompt fits.
 
-Where the newest class of arrivals goes first (``--scheduling-policy priority``), the queue is
+Where the newest class of arrivals goes first (``--scheduling-policy priority``), a class ends when
+the last of it that got a token came so long ago that who waits is late. The queue is
 sorted by class and arrival, and who comes last in this order is preempted, wherever it runs.
 
 With speculation a decoding sequence takes the tokens verified from the budget, and gets as many as
 the caller says were right, and one.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -93,6 +93,8 @@ class Engine:
         self._accepted = accepted
         self._pool = BlockPool(limits)
         self._waiting: deque[Sequence] = deque()
+        self._classes: dict[int, int] = {}
+        self._newest, self._served_s = 0, 0.0
         self._running: list[Sequence] = []
 
     @property
@@ -117,6 +119,9 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Put a request in its place in the queue, at the end if there is one class."""
+        if request.arrival_s - self._served_s > self.limits.newest_first_s:
+            self._newest, self._served_s = self._newest + 1, request.arrival_s
+        self._classes[request.number] = self._newest
         self._waiting.append(Sequence(request=request))
         self._sort_waiting()
 
@@ -136,6 +141,8 @@ class Engine:
             got = self._advance(sequence, num_tokens)
             if got:
                 sequence.prefilling = False
+                if not sequence.num_emitted and self._class_of(sequence) == self._newest:
+                    self._served_s = max(self._served_s, sequence.request.arrival_s)
                 sequence.num_emitted += got
                 emitted += [sequence.request.number] * got
                 if not sequence.num_missing:
@@ -182,9 +189,11 @@ class Engine:
             return self._running[-1]
         return max(self._running, key=self._class_and_arrival)
 
+    def _class_of(self, sequence: Sequence) -> int:
+        return self._classes[sequence.request.number]
+
     def _class_and_arrival(self, sequence: Sequence) -> tuple[int, float]:
-        arrival_s = sequence.request.arrival_s
-        return -math.floor(arrival_s / self.limits.newest_first_s), arrival_s
+        return -self._class_of(sequence), sequence.request.arrival_s
 
     def _sort_waiting(self) -> None:
         if self.limits.newest_first_s:

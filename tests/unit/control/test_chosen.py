@@ -524,7 +524,7 @@ class TestAChangeOfWhatPodsNeed:
         [container] = found.template["spec"]["template"]["spec"]["containers"]
         assert container["resources"]["requests"]["cpu"] == "3"
         assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(
-            self.KEPT, class_s=2.5
+            self.KEPT, class_s=1.8
         )
 
     def test_beside_another_change_asks_for_the_best_flags(self):
@@ -604,7 +604,7 @@ class TestAForeignEdit:
         found = assessed(live=self.edited(kept))
 
         assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(
-            kept, class_s=2.5
+            kept, class_s=1.8
         )
 
     def test_by_our_own_managers_is_none(self):

@@ -27,15 +27,39 @@ def starts_s(*arrivals_s, **changes):
 
 
 def test_the_newest_class_goes_first():
-    assert starts_s(0, 0.1, 1.2, 2.2) == [0, 3, 4, 5]
-    assert starts_s(0, 0.1, 1.2, 2.2, newest_first_s=1.0) == [0, 5, 4, 3]
+    assert starts_s(0, 0.1, 1.2, 2.3) == [0, 3, 4, 5]
+    assert starts_s(0, 0.1, 1.2, 2.3, newest_first_s=1.0) == [0, 5, 4, 3]
 
 
 def test_within_a_class_those_who_come_first_start_first():
-    # Classes of 0 up to 1, 1 up to 2 and 2 up to 3.
+    # The first came at 0 and has its token at 1: who comes after 1 is the next class.
     found = starts_s(0, 0.2, 1.0, 1.9, 2.0, 2.2, newest_first_s=1.0)
 
-    assert found == [0, 7, 5, 6, 3, 4]
+    assert found == [0, 6, 7, 3, 4, 5]
+
+
+def test_nobody_is_overtaken_while_those_who_are_served_wait_less_than_the_limit():
+    # Bursts of five, one served a second: the last of them waits for 4 seconds.
+    arrivals_s = [10 * burst + number / 10 for burst in range(20) for number in range(5)]
+
+    assert starts_s(*arrivals_s, newest_first_s=5.0) == starts_s(*arrivals_s)
+    assert starts_s(*arrivals_s, newest_first_s=0.25) != starts_s(*arrivals_s)
+
+
+def test_a_first_token_counts_only_for_those_who_come_after_it():
+    """Whether many steps are taken at once or one by one, as its tokens come in the middle."""
+    rows = table((0.0, 16, 1), (0.5, 16, 1), (1.4, 16, 1), (1.6, 16, 1))
+    engine = Engine(limits(max_num_seqs=1, newest_first_s=1.0), costs(1.0), rows)
+    (rank,) = engine.ranks
+    for number in (0, 1):
+        engine.submit(number)
+    engine.step()  # the first has its token at 1
+    engine.step()  # the second at 2
+    for number in (2, 3):
+        engine.submit(number)
+
+    assert list(rank.waiting) == [2, 3]
+    assert list(rows.queue_class) == [0, 0, 1, 1]
 
 
 def test_the_newest_starts_beside_one_that_decodes_where_the_head_of_the_queue_did_not_fit():
@@ -72,7 +96,7 @@ def test_submit_tells_which_rank_a_request_waits_on():
 
 def test_who_would_be_admitted_last_is_preempted_and_waits_in_that_place_again():
     # 4 blocks of 4 tokens: 3 for the first prompt, 2 for the next two, which fill the cache.
-    rows = table((0.5, 12, 4), (1.5, 7, 4), (2.5, 8, 4), (3.5, 4, 4))
+    rows = table((0.5, 12, 4), (1.6, 7, 4), (2.7, 8, 4), (3.8, 4, 4))
     the_limits = limits(num_blocks=4, block_size=4, max_model_len=16, newest_first_s=1.0)
     engine = Engine(the_limits, costs(), rows, is_logged=True)
     (rank,) = engine.ranks

@@ -88,7 +88,7 @@ def test_experts_that_a_step_reads_are_counted_beside_those_that_a_layer_has():
 
     # 3 matrices of 3072 x 2944 (2880 x 2880 padded) in 4.25 bits, 3 x 2880 biases in 16: 13.8 MiB.
     assert re.fullmatch(
-        r"experts read in each of 24 layers: (2\d|3[01])\.\d of 32 \(a token takes 4\), "
+        r"experts read in each of 24 layers: (2\d|3[0-2])\.\d of 32 \(a token takes 4\), "
         "13.8 MiB each on a GPU, padded for the kernels",
         experts,
     )

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import kubernetes_validate
 import pytest
@@ -188,12 +188,12 @@ class TestTheStart:
         assert said.endswith("Undo what was changed in the pod template.")
 
 
-def test_arrivals_are_a_class_for_a_quarter_longer_than_the_shortest_ttft_target():
+def test_the_newest_go_first_from_nine_tenths_of_the_shortest_ttft_target():
     slo = {"timeToFirstToken": {"p50": "500ms", "p99": "4s"}}
     model = a_model(engine=NEWEST_FIRST, slo=slo)
     [only] = deployment(model, a_sizing(), SITE)["spec"]["template"]["spec"]["containers"]
 
-    assert {"name": CLASS_VARIABLE, "value": "0.625"} in only["env"]
+    assert {"name": CLASS_VARIABLE, "value": "0.45"} in only["env"]
 
 
 @pytest.mark.parametrize("slo", [None, {"timePerOutputToken": {"p95": "50ms"}}])
@@ -203,13 +203,15 @@ def test_without_a_ttft_target_it_is_refused_by_name(slo):
 
 
 @pytest.fixture
-def module(monkeypatch):
+def module(monkeypatch, tmp_path):
     """The module as a pod has it, on a clock that does not move."""
     source = variables(queue="newestFirst")[MODULE_VARIABLE]
     monkeypatch.setenv(CLASS_VARIABLE, "2")
     found = ModuleType("tonnage_queue")
+    found.__file__ = str(tmp_path / "tonnage_queue.py")
     exec(compile(source, "tonnage_queue.py", "exec"), found.__dict__)  # noqa: S102 -- our own
-    monkeypatch.setattr(found.time, "time", lambda: NOW_S)
+    found.clock = SimpleNamespace(now_s=NOW_S)
+    found.time = SimpleNamespace(monotonic=lambda: found.clock.now_s)
     return found
 
 
@@ -227,7 +229,7 @@ def received(module, *chunks, path="/v1/chat/completions", kind="http"):
     async def server(_scope, receive, _send):
         bodies.extend([(await receive()).get("body") for _ in chunks])
 
-    scope = {"type": kind, "path": path, "headers": []}
+    scope = {"type": kind, "path": path, "method": "POST", "headers": []}
     asyncio.run(module.NewestFirst(server)(scope, receive, None))
     return b"".join(bodies)
 
@@ -239,7 +241,7 @@ class TestTheModule:
     def test_gives_a_request_the_number_of_its_class_below_zero(self, module, path):
         body = json.loads(received(module, b'{"model": "a", "n": 1}', path=path))
 
-        assert body == {"model": "a", "n": 1, "priority": -900_000_000}
+        assert body == {"model": "a", "n": 1, "priority": -1}
 
     def test_leaves_a_request_the_priority_that_it_has(self, module):
         assert json.loads(received(module, b'{"priority": 7}')) == {"priority": 7}
@@ -249,12 +251,12 @@ class TestTheModule:
         whole = b'{"prompt": "{}{"}'
         body = json.loads(received(module, whole[:cut], whole[cut:]))
 
-        assert body == {"prompt": "{}{", "priority": -900_000_000}
+        assert body == {"prompt": "{}{", "priority": -1}
 
     def test_marks_behind_empty_chunks_and_blanks(self, module):
         body = received(module, b"", b' \n{"n": 1}')
 
-        assert json.loads(body)["priority"] == -900_000_000
+        assert json.loads(body)["priority"] == -1
 
     @pytest.mark.parametrize("body", [b"", b"{}", b"{ }", b"[1]", b"no JSON", b'"{"'])
     def test_leaves_what_is_no_request_to_the_server(self, module, body):
@@ -266,22 +268,20 @@ class TestTheModule:
     def test_leaves_other_bodies_alone(self, module, path, kind):
         assert received(module, b'{"n": 1}', path=path, kind=kind) == b'{"n": 1}'
 
-    @pytest.mark.parametrize(
-        ("sent", "kept"), [([], b"-900000000"), ([(b"x-vllm-priority", b"7")], b"7")]
-    )
+    @pytest.mark.parametrize(("sent", "kept"), [([], b"-1"), ([(b"x-vllm-priority", b"7")], b"7")])
     def test_says_it_beside_a_body_that_has_no_place_for_it(self, module, sent, kept):
         seen = []
 
         async def server(scope, _receive, _send):
             seen.extend(scope["headers"])
 
-        scope = {"type": "http", "path": "/v1/messages", "headers": sent}
+        scope = {"type": "http", "path": "/v1/messages", "method": "POST", "headers": sent}
         asyncio.run(module.NewestFirst(server)(scope, None, None))
         assert seen == [(b"x-vllm-priority", kept)]
         assert len(scope["headers"]) == len(sent)  # the server's own is as it was
 
     def test_reads_behind_a_mark_of_the_byte_order(self, module):
-        assert json.loads(received(module, b'\xef\xbb\xbf{"n": 1}'))["priority"] == -900_000_000
+        assert json.loads(received(module, b'\xef\xbb\xbf{"n": 1}'))["priority"] == -1
 
     def test_leaves_what_is_not_in_utf_8(self, module):
         body = '{"n": 1}'.encode("utf-16-le")
@@ -311,7 +311,125 @@ class TestTheModule:
         async def gone():
             return {"type": "http.disconnect"}
 
-        assert asyncio.run(module.marked(gone)()) == {"type": "http.disconnect"}
+        assert asyncio.run(module.marked(gone, module.Place())()) == {"type": "http.disconnect"}
+
+    @pytest.mark.parametrize("path", ["/health", "/metrics"])
+    def test_leaves_what_asks_for_no_answer_alone(self, module, path):
+        seen = []
+
+        async def server(scope, _receive, _send):
+            seen.append(scope)
+
+        scope = {"type": "http", "path": path, "method": "GET", "headers": []}
+        asyncio.run(module.NewestFirst(server)(scope, None, None))
+        assert seen == [scope]
+        assert module.LINE[module.NEWEST] == 0
+
+
+SSE = [(b"Content-Type", b"text/event-stream; charset=utf-8")]
+TOKEN, KEEP_ALIVE = b'data: {"choices": []}\n\n', b": keep-alive\n\n"
+
+
+class TestWhenAClassBegins:
+    """With a limit of 2 s, for requests that come and get their first tokens at given times."""
+
+    @pytest.fixture
+    def come(self, module):
+        """Return what lets a request come, and then get chunks; each call returns its priority."""
+
+        def ask(at_s, *chunks, headers=SSE, path="/v1/completions", served_s=0.0, body=b'{"n": 1}'):
+            module.clock.now_s = NOW_S + at_s
+            marked, sent = [], []
+
+            async def receive():
+                return {"type": "http.request", "body": body, "more_body": False}
+
+            async def send(message):
+                sent.append(message)
+
+            async def server(_scope, receive, send):
+                marked.append(json.loads((await receive())["body"])["priority"])
+                module.clock.now_s = NOW_S + served_s
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                for chunk in chunks:
+                    await send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+            scope = {"type": "http", "path": path, "method": "POST", "headers": []}
+            asyncio.run(module.NewestFirst(server)(scope, receive, send))
+            assert [each["body"] for each in sent[1:]] == list(chunks)
+            return marked[0]
+
+        return ask
+
+    def test_all_are_of_one_while_streams_get_their_tokens_in_time(self, come):
+        first = come(0.0, TOKEN)
+
+        assert [come(at_s, TOKEN) for at_s in (1.5, 3.0, 4.5, 6.0)] == [first] * 4
+
+    def test_a_new_one_goes_first_when_the_last_that_got_a_token_is_old(self, come):
+        first = come(0.0, TOKEN)
+        waiting = [come(at_s) for at_s in (1.0, 1.9)]
+        newer = [come(at_s) for at_s in (2.1, 4.0)]
+
+        assert waiting == [first] * 2
+        assert newer == [newer[0]] * 2
+        assert newer[0] < first
+
+    def test_a_token_that_came_late_is_no_sign_of_time(self, come):
+        """The first token comes at 5 s, of a request of 1 s: who came at 4 s waits since then."""
+        first = come(0.0, TOKEN)
+        late = come(1.0, TOKEN, served_s=5.0)
+
+        assert late == first
+        assert come(5.1) < first
+
+    @pytest.mark.parametrize(
+        ("chunk", "headers", "path"),
+        [
+            (KEEP_ALIVE, SSE, "/v1/completions"),
+            (b"", SSE, "/v1/completions"),
+            (b'data: {"error": {}}', SSE, "/v1/completions"),
+            (TOKEN, SSE, "/v1/responses"),
+        ],
+        ids=["a sign of life", "nothing", "an error", "a path that begins otherwise"],
+    )
+    def test_what_is_no_first_token_lets_one_begin_by_the_clock(self, come, chunk, headers, path):
+        first = come(0.0, chunk, headers=headers, path=path)
+        again = come(1.5, chunk, headers=headers, path=path)
+
+        assert again == first
+        assert come(2.1) < first
+
+    def test_an_answer_as_a_whole_has_had_its_first_token(self, come):
+        whole = {"headers": [(b"content-type", b"application/json")], "path": "/v1/responses"}
+        first = come(0.0, b"{}", **whole)
+
+        assert [come(at_s, b"{}", **whole) for at_s in (1.5, 3.0, 4.5)] == [first] * 3
+
+    def test_one_of_a_priority_of_its_own_says_nothing_of_those_in_line(self, come):
+        first = come(0.0, TOKEN)
+        come(1.9, TOKEN, body=b'{"priority": -9}')
+
+        assert come(2.1) < first
+
+    def test_all_servers_of_a_pod_see_one_line(self, come, module):
+        first = come(0.0, TOKEN)
+        other = module.shared_line(Path(module.__file__).with_suffix(".line"))
+
+        assert list(other) == [-first, NOW_S]
+        other[module.SERVED_S] = NOW_S + 3.0
+        assert come(4.9) == first
+
+    def test_what_is_left_of_an_older_one_says_nothing_of_the_newest(self, come, module):
+        come(0.0, TOKEN)
+        old = module.Place()
+        old.take()
+        module.clock.now_s = NOW_S + 2.5
+        newer = come(2.5)
+        old.came_s = NOW_S + 4.0  # as if it had come later
+        old.serve()
+
+        assert come(4.6) < newer
 
 
 def test_a_release_whose_priorities_spoil_answers_is_refused():
@@ -343,7 +461,7 @@ class TestWhatRuns:
     def test_is_known_where_the_spec_drops_the_target_with_the_queue(self):
         found = self.ran(engine={"version": "0.33"}, slo={"timePerOutputToken": {"p95": "50ms"}})
 
-        assert newest_first_s(found.spec) == 2.5
+        assert newest_first_s(found.spec) == 1.8
 
     def test_has_the_slo_of_today_where_it_is_first_come_first_served(self):
         engine = {"version": "0.33"} | FCFS
@@ -436,7 +554,7 @@ class TestPodsThatRunInOrder:
 
         [found] = outcome.found
         assert self.templates(outcome) == []
-        assert found.chosen.sizing.request.newest_first_s == 2.5
+        assert found.chosen.sizing.request.newest_first_s == 1.8
         [note] = [each for each in found.decision.notes if each.code == "Queue"]
         assert note.message.startswith("engine.queue auto is newestFirst: ")
 
@@ -448,9 +566,11 @@ class TestPodsThatRunInOrder:
 
     @pytest.mark.parametrize(
         ("target", "class_s"),
-        [("2.4s", "2.5"), ("1.1s", "2.5"), ("900ms", "1.125"), ("5s", "6.25")],
+        [("3.9s", "1.8"), ("1.9s", "1.8"), ("1.7s", "1.53"), ("5s", "4.5")],
     )
-    def test_a_class_stays_within_twice_of_what_the_target_asks(self, target, class_s):
+    def test_a_class_stays_between_half_of_what_the_target_asks_and_the_target(
+        self, target, class_s
+    ):
         slo = {"timeToFirstToken": {"p95": target}, "timePerOutputToken": {"p95": "50ms"}}
         live = a_deployment_body(a_model())
 

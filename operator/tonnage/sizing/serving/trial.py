@@ -46,7 +46,7 @@ class Trial:
     context_tokens: int
     arrival_scv: float = 1.0
     newest_first_s: float = 0.0
-    """Time in which arrivals make a class, of which the newest is admitted first. 0: fcfs."""
+    """Age of who is served last from which those who come are admitted first. 0: fcfs."""
     num_replicas: int = 1
     routing: Routing = Routing.SERVICE
     transfer_s: float = 0.0
