@@ -115,7 +115,11 @@ def assess_fleet(
     queued = (with_settled_queue(each, objects.get(each.view.uid)) for each in owned)
     fleet, known = _recall(replace(fleet, models=tuple(queued)), objects)
     states = {state.view.uid: state for state in fleet.models}
-    same = {uid: each for uid, each in settled.items() if each.state == states.get(uid)}
+    same = {
+        uid: each
+        for uid, each in settled.items()
+        if each.state == states.get(uid) and uid not in fleet.pasts
+    }
 
     def sized(state: ModelState) -> Assessment:
         memory = known[state.view.uid]

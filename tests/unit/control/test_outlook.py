@@ -14,7 +14,7 @@ from fleet_builders import (
 )
 from tonnage.control.decide.outlook import lead_s, recalled_demand, supply_of
 from tonnage.control.input.memory import DemandMemory, Memory
-from tonnage.control.tick import tick
+from tonnage.control.tick import settled_in, tick
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.forecast import Score
@@ -50,6 +50,18 @@ def test_demand_of_before_is_told_in_replicas_as_they_are_now():
 
     assert known.history.pattern[LAST_BIN][0] == pytest.approx(3.0)
     assert known.past is None
+
+
+def test_demand_of_before_is_taken_up_between_two_answers_too():
+    state, past = a_state(), a_past(means={LAST_BIN: 3 * MOST})
+    first = tick(a_fleet(state), Memory())
+    settled = settled_in(first, {}, first.memory)
+
+    fleet = a_fleet(state, pasts={state.view.uid: past})
+    [known] = tick(fleet, first.memory, settled=settled).memory.objects.values()
+
+    assert settled.keys() == {state.view.uid}
+    assert known.demand.history.pattern[LAST_BIN][0] == pytest.approx(3.0)
 
 
 def test_demand_of_before_waits_until_demand_is_measured():

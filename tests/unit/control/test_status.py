@@ -26,11 +26,12 @@ from measured_builders import a_posterior, an_engine
 from strategies import numbers
 from tonnage.api.status import MAX_DECISIONS, Condition, Status
 from tonnage.catalog.config.formats.quantization import FP8
-from tonnage.control.input.memory import ReportMemory
+from tonnage.control.input.memory import Memory, ReportMemory
 from tonnage.control.input.times import rfc3339
 from tonnage.control.report.differing import facts, figures, figures_moved, is_moved
 from tonnage.control.report.plausible import MIN_WINDOWS
 from tonnage.control.report.status import memory_from_status, report
+from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.estimate.posterior import ObjectPosterior
 
@@ -397,6 +398,19 @@ class TestRecalled:
         view = replace(a_state().view, status=json.dumps(status))
 
         assert memory_from_status(view, now_s=NOW_S).reported.decisions == ()
+
+    @pytest.mark.parametrize(
+        "status", [{"measured": [1]}, {"estimate": "x"}, {"measured": {"a": [1]}}]
+    )
+    def test_is_written_over_where_it_has_another_shape(self, status):
+        state = a_state()
+        state = replace(state, view=replace(state.view, status=json.dumps(status)))
+
+        outcome = tick(a_fleet(state), Memory())
+
+        [writes] = outcome.writes
+        assert writes.status.conditions
+        assert outcome.faults == ()
 
     @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "2026-01-01T00:00:00+99:99"])
     def test_begins_anew_where_somebody_wrote_a_time_that_is_none(self, time):

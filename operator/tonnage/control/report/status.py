@@ -1,6 +1,5 @@
 """The status of one object, and whether it is to be written."""
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -173,7 +172,8 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
 @memoize
 def _on_server(view: ModelView) -> tuple[tuple[object, ...], Figures]:
     """Return the facts and the figures, which are ours, of the status on the API server."""
-    return facts(_standing(view)), figures(json.loads(view.status))
+    status = _standing(view)
+    return facts(status), figures(status.to_dict())
 
 
 def _stated(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Status:
