@@ -14,12 +14,13 @@ from tonnage.sizing.errors import SizingError, SLOInfeasibleError
 from tonnage.sizing.plan import (
     OnSearch,
     Sizing,
+    as_answer,
     keep_searching,
     latencies_alone,
     requests_per_s_asked,
 )
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.search import cheaper_splits, cost_of, size
+from tonnage.sizing.search import cheaper_splits, cost_of, search
 from tonnage.sizing.serving.load_line import top_requests_per_s
 from tonnage.sizing.workload import Slo, Target
 from tonnage.units import count_of
@@ -46,13 +47,15 @@ def nearest_sane(sizing: Sizing, *, on_search: OnSearch = keep_searching) -> Siz
         try:
             other = cheaper_splits(request, (has_no_price, WORTH * amount), on_search=on_search)
             if other is None and is_hardly_used(found):
-                other = size(request, has_several_nodes=True, on_search=on_search)
+                other = search(request, has_several_nodes=True, on_search=on_search)
         except SizingError:
             break
         if other is None:
             break
         found = other
-    return None if found is sizing else _without_gifts(found, sizing.request.slo, on_search)
+    if found is sizing:
+        return None
+    return as_answer(_without_gifts(found, sizing.request.slo, on_search), on_search)
 
 
 def nearest_served(
@@ -66,13 +69,13 @@ def nearest_served(
         changed = Slo(**{"ttft": slo.ttft, "tpot": slo.tpot, name: tuple(later)})
         request = replace(request, slo=changed)
         try:
-            found = size(request, has_several_nodes=True, on_search=on_search)
+            found = search(request, has_several_nodes=True, on_search=on_search)
         except SLOInfeasibleError as still:
             refusal = still
         except SizingError:
             break
         else:
-            return nearest_sane(found, on_search=on_search) or found
+            return nearest_sane(found, on_search=on_search) or as_answer(found, on_search)
     return None
 
 

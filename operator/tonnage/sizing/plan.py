@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tonnage.memoize import memoize
 from tonnage.sizing.errors import SizingError, SLOInfeasibleError, WillNotStartError
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import MemoryBudget
@@ -26,7 +27,7 @@ from tonnage.sizing.serving.flags import (
     trial_of,
     widest_fitting,
 )
-from tonnage.sizing.serving.goodput import Goodput, goodput, outcome_at
+from tonnage.sizing.serving.goodput import LARGE_ERROR, Goodput, Length, goodput, outcome_at
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
     most_decoding,
@@ -50,6 +51,10 @@ TAIL = 0.9
 SHORT_RUN_DOUBT = 1.2
 """Times what short runs find, that full ones are taken to find at most, and the other way round: a
 margin for leaving splits out, no bound. Full runs were seen to find 1.17 and 1.19 times as much."""
+LONGER_RUN_DOUBT = 1.08
+"""The same of runs of medium length: full ones were seen to find 1.06 times as much."""
+FULL_RUN_DOUBT = 1.02
+"""The same of one full run, whose goodput longer ones may find."""
 
 CONFIRMATION_STEP = 0.002
 """By which share a rate falls that its own run does not keep, the first time; then more."""
@@ -231,6 +236,25 @@ def outline_of(request: SizingRequest, parallelism: Parallelism) -> Candidate:
     Raises:
         DoesNotFitError, InvalidKvCacheError, SLOInfeasibleError: this split will not do.
     """
+    known = _outlines(request)
+    if parallelism not in known:
+        try:
+            known[parallelism] = _outlined(request, parallelism)
+        except SizingError as refusal:
+            known[parallelism] = refusal
+    found = known[parallelism]
+    if isinstance(found, SizingError):
+        raise found
+    return found
+
+
+@memoize
+def _outlines(_request: SizingRequest) -> dict[Parallelism, Candidate | SizingError]:
+    """Return what is known of the splits of a request so far, or why they will not do."""
+    return {}
+
+
+def _outlined(request: SizingRequest, parallelism: Parallelism) -> Candidate:
     shard = rank_of(request, parallelism)
     widest = _running(request, shard) or widest_fitting(request, shard)
     idle = steady_state(widest.replica, request.workload, IDLE)
@@ -265,6 +289,8 @@ class RankedCandidate:
 
     outline: Candidate
     coarse: ChosenFlags
+    is_refined: bool = False
+    """By runs of medium length, or its flags run."""
 
     @property
     def requests_per_s(self) -> float:
@@ -274,20 +300,31 @@ class RankedCandidate:
             return top_requests_per_s(outline.widest.replica, request.workload)
         return self.coarse.goodput.requests_per_s
 
-    def most_requests_per_s(self, doubt: float) -> float:
-        """Return what each of some replicas is taken to serve by full runs at most."""
+    @property
+    def most_requests_per_s(self) -> float:
+        """What each of some replicas is taken to serve by full runs at most."""
         if not _serves_alike(self.outline.request):
             return self.outline.bound_requests_per_s
-        return doubt * self.requests_per_s
+        return (LONGER_RUN_DOUBT if self.is_refined else SHORT_RUN_DOUBT) * self.requests_per_s
 
 
-def may_serve(outline: Candidate, each_requests_per_s: float, *, on_search: OnSearch) -> bool:
-    """Tell whether each replica of a split may serve a rate, by short runs at that rate alone."""
+def may_serve(
+    tried: Candidate | RankedCandidate, each_requests_per_s: float, *, on_search: OnSearch
+) -> bool:
+    """Tell whether each replica of a split may serve a rate, by runs at that rate alone.
+
+    By short ones with any flags, or by a longer one with those that shorter ones chose.
+    """
+    outline = tried.outline if isinstance(tried, RankedCandidate) else tried
     request = outline.request
     if request.flags or request.slo.is_offline or not _serves_alike(request):
         return True
     search = FlagSearch(request, outline.shard, on_search)
-    return search.can_serve(outline.widest, each_requests_per_s)
+    if isinstance(tried, Candidate):
+        return search.can_serve(outline.widest, each_requests_per_s / SHORT_RUN_DOUBT)
+    if tried.is_refined:
+        return search.keeps(tried.coarse, each_requests_per_s / FULL_RUN_DOUBT, Length.FULL)
+    return search.keeps(tried.coarse, each_requests_per_s / LONGER_RUN_DOUBT, Length.MEDIUM)
 
 
 def finalist_of(outline: Candidate, *, on_search: OnSearch) -> RankedCandidate:
@@ -295,7 +332,7 @@ def finalist_of(outline: Candidate, *, on_search: OnSearch) -> RankedCandidate:
     request, coarse = outline.request, outline.widest
     if request.flags is None:
         coarse = FlagSearch(request, outline.shard, on_search).coarse(coarse)
-    return RankedCandidate(outline=outline, coarse=coarse)
+    return RankedCandidate(outline=outline, coarse=coarse, is_refined=bool(request.flags))
 
 
 def _serves_alike(request: SizingRequest) -> bool:
@@ -321,9 +358,26 @@ def size_with(
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
     outline = outline_of(request, parallelism)
-    finalist = finalist_of(outline, on_search=on_search)
+    finalist = refined(finalist_of(outline, on_search=on_search), on_search=on_search)
     found = simulate(finalist, on_search=on_search)
     return confirm_targets(found, on_search) if confirms else with_replicas(found)
+
+
+def refined(finalist: RankedCandidate, *, on_search: OnSearch) -> RankedCandidate:
+    """Return the finalist with the flags that longer runs take; flags that run stay."""
+    if finalist.is_refined:
+        return finalist
+    request, outline = finalist.outline.request, finalist.outline
+    search = FlagSearch(_with_scv_of_replica(request, finalist), outline.shard, on_search)
+    chosen = search.refine(search.coarse(outline.widest))
+    return replace(finalist, coarse=chosen, is_refined=True)
+
+
+def as_answer(sizing: Sizing, on_search: OnSearch) -> Sizing:
+    """Return what a search found as an answer: by longer runs, where full ones leave much open."""
+    if sizing.goodput.length is not Length.FULL or sizing.goodput.standard_error <= LARGE_ERROR:
+        return sizing
+    return size_with(sizing.request, sizing.parallelism, on_search=on_search)
 
 
 def simulate(
@@ -334,18 +388,15 @@ def simulate(
 ) -> Sizing:
     """Return what one replica serves within the SLO, and how many the demand takes.
 
-    ``most_replicas``: no larger fleets are simulated, nor than slow engines take for the demand.
-    None: fleets of all sizes are.
+    ``most_replicas``: no larger fleets are simulated, nor than slow engines take for the demand,
+    and nothing by longer runs than full ones. None: it is the answer, and both are.
 
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
     outline, chosen = finalist.outline, finalist.coarse
     request, shard = outline.request, outline.shard
-    if request.flags is None:
-        search = FlagSearch(_with_scv_of_replica(request, finalist), shard, on_search)
-        chosen = search.refine(search.coarse(outline.widest))
-    served = _goodput(request, chosen, on_search)
+    served = _goodput(request, chosen, on_search, is_last=most_replicas is None)
     top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:
         why = _what_fails(outline)
@@ -380,7 +431,9 @@ def _with_scv_of_replica(request: SizingRequest, finalist: RankedCandidate) -> S
     return replace(request, arrival_scv=1 + (request.arrival_scv - 1) / replicas)
 
 
-def _goodput(request: SizingRequest, chosen: ChosenFlags, on_search: OnSearch) -> Goodput:
+def _goodput(
+    request: SizingRequest, chosen: ChosenFlags, on_search: OnSearch, *, is_last: bool
+) -> Goodput:
     if request.slo.is_offline:
         name, num_decoding = most_decoding(chosen.replica, request.workload)
         state = steady_state(chosen.replica, request.workload, num_decoding)
@@ -390,7 +443,8 @@ def _goodput(request: SizingRequest, chosen: ChosenFlags, on_search: OnSearch) -
     bound = bound_requests_per_s(chosen.replica, request.workload, request.slo)
     guess = chosen.goodput.requests_per_s
     trial = trial_of(request, chosen.replica)
-    found = goodput(trial, guess or bound, near=chosen.goodput, on_search=on_search)
+    length = Length.LONG if is_last else Length.FULL
+    found = goodput(trial, guess or bound, length=length, near=chosen.goodput, on_search=on_search)
     if request.flags is None and found.limited_by == "MaxNumSeqs":
         return replace(found, limited_by="TimeToFirstToken")  # more slots would serve less
     return found

@@ -3,7 +3,7 @@
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -21,7 +21,6 @@ from tonnage.sizing.errors import (
 from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import (
-    SHORT_RUN_DOUBT,
     Candidate,
     OnSearch,
     RankedCandidate,
@@ -33,6 +32,7 @@ from tonnage.sizing.plan import (
     outline_of,
     outlines_of,
     rate_asked,
+    refined,
     requests_per_s_asked,
     simulate,
     size_with,
@@ -49,6 +49,14 @@ SPEEDS: Final = tuple(step / 4 for step in range(-4, 5))
 """Powers of the spread of speeds at which a split is costed: evenly over the range."""
 AS_STATED: Final = (0.0,)
 """At the stated speed alone."""
+Cost = tuple[bool, float]
+"""Of the demand, without one of a request per s: has the split no price; USD per hour, else GPUs.
+The lowest first: a split without a price is taken only where no other serves."""
+Rank = tuple[bool, Cost, int, float]
+"""Of a split, the lowest first: is the demand beyond maxReplicas; what it costs, in the mean over
+the range of speeds that is stated (beyond: the less the more they serve); the GPUs of one replica;
+the less the more that one serves."""
+NO_LIMIT: Final[Rank] = (True, (True, math.inf), sys.maxsize, math.inf)
 
 
 def size(
@@ -76,10 +84,35 @@ def size(
         DoesNotFitError: no split leaves room for one request of the maximum length.
         SLOInfeasibleError: splits fit, but one request alone misses the SLO on each.
     """
-    check_request(request)
     if request.flags:
+        check_request(request)
         split = request.flags.parallelism
         return size_with(request, split, confirms=confirms, on_search=on_search)
+    found = search(
+        request,
+        is_within_node=is_within_node,
+        has_several_nodes=has_several_nodes,
+        on_search=on_search,
+    )  # what each of more replicas serves, too
+    return size_with(request, found.parallelism, on_search=on_search)
+
+
+def search(
+    request: SizingRequest,
+    *,
+    is_within_node: bool = False,
+    has_several_nodes: bool = False,
+    limit: Rank = NO_LIMIT,
+    on_search: OnSearch = keep_searching,
+) -> Sizing:
+    """Return the split that ``size`` takes, by full runs and for the demand alone.
+
+    ``limit``: beyond which no split is chosen.
+
+    Raises:
+        SizingError: as ``size`` does.
+    """
+    check_request(request)
     splits = splits_for(request, num_gpus=request.num_gpus)
     if not splits:
         why = explain_no_candidate(
@@ -98,30 +131,19 @@ def size(
     for tried in [list(splits)] if has_several_nodes else [smaller, beyond]:
         if tried is beyond and is_within_node and next(outlines_of(request, tried, []), None):
             raise SeveralNodesError(f"no split within a node of {node} {request.gpu.name} serves")
-        found, refused = choose(request, tried, on_search)
-        if found:  # what each of more replicas serves, too
-            return size_with(request, found.parallelism, on_search=on_search)
+        found, refused = choose(request, tried, on_search, limit)
+        if found:
+            return found
         refusals += refused
     # A split that fits but is too slow says more than a smaller one that does not fit.
     slow = [refusal for refusal in refusals if isinstance(refusal, SLOInfeasibleError)]
+    refusals = refusals or [SLOInfeasibleError("no split costs less")]
     raise min(reversed(slow), key=lambda each: each.excess) if slow else refusals[-1]
 
 
-Cost = tuple[bool, float]
-"""Of the demand, without one of a request per s: has the split no price; USD per hour, else GPUs.
-The lowest first: a split without a price is taken only where no other serves."""
-Rank = tuple[bool, Cost, int, float]
-"""Of a split, the lowest first: is the demand beyond maxReplicas; what it costs, in the mean over
-the range of speeds that is stated (beyond: the less the more they serve); the GPUs of one replica;
-the less the more that one serves."""
-FEW_GPUS: Final = 32
-"""Of as many a whole replica less is soon known to be too few, whichever split would be taken."""
-NOTHING: Final[Rank] = (False, (False, -math.inf), 0, -math.inf)
-"""A limit that nothing is within."""
-CLEAR_DOUBT: Final = 1.1
-"""As ``SHORT_RUN_DOUBT``, of a split that has to be clearly better than a simpler one."""
 BISECTIONS: Final = 12
-NO_LIMIT: Final[Rank] = (True, (True, math.inf), sys.maxsize, math.inf)
+NEAR: Final = (2.0, 8.0, 32.0)
+"""Times the least that any split may cost, within which they are searched one after another."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +151,7 @@ class Bar:
     """What a split has to be within, and how that is judged."""
 
     limit: Rank = NO_LIMIT
-    doubt: float = SHORT_RUN_DOUBT
-    """Times what short runs find, that it is taken to serve."""
     powers: tuple[float, ...] = SPEEDS
-    is_any: bool = False
-    """The first that is found will do."""
 
 
 def rank_of_sizing(sizing: Sizing, powers: tuple[float, ...] = SPEEDS) -> Rank:
@@ -160,11 +178,49 @@ def complexity(split: Parallelism, gpus_per_node: int) -> tuple[bool, bool, bool
 
 def choose(
     request: SizingRequest,
-    splits: Iterable[Parallelism],
+    splits: Collection[Parallelism],
     on_search: OnSearch,
     limit: Rank = NO_LIMIT,
 ) -> tuple[Sizing | None, list[SizingError]]:
     """Return the simplest split that costs as little as any within the model's error, or why none.
+
+    First of those that cost at most some times as much as any may by its fluid bound: of others it
+    is soon known that they do not.
+    """
+    least = _least_bound(request, splits)
+    for near in (*(min(limit, _times(least, times)) for times in NEAR), limit):
+        found, refusals = _simplest(request, splits, on_search, near)
+        if found and near < (wide := min(limit, _clearly_below(found, 1 / (1 + OVER_NODES) - 1))):
+            return _simplest(request, splits, on_search, wide)
+        if found or near == limit:
+            break
+    return found, refusals
+
+
+def _least_bound(request: SizingRequest, splits: Iterable[Parallelism]) -> Rank:
+    """Return the rank that any split has at least, by fluid bounds."""
+    least = NO_LIMIT
+    for split in sorted(splits, key=lambda split: split.num_gpus):
+        if _least_rank(request, split.num_gpus) >= least:
+            continue
+        for outline in outlines_of(request, [split], []):
+            least = min(least, _rank_at(outline, outline.bound_requests_per_s, SPEEDS))
+    return least
+
+
+def _times(rank: Rank, times: float) -> Rank:
+    """Return the limit that is some times a rank; of one beyond maxReplicas there is none."""
+    is_beyond, (has_no_price, amount), *_ = rank
+    return NO_LIMIT if is_beyond else (False, (has_no_price, times * amount), 0, -math.inf)
+
+
+def _simplest(
+    request: SizingRequest,
+    splits: Iterable[Parallelism],
+    on_search: OnSearch,
+    limit: Rank,
+) -> tuple[Sizing | None, list[SizingError]]:
+    """Return the split of ``choose`` within a limit.
 
     What is not measured of a model or a board is the same for all of its splits: the error that
     tells them apart is that of a measured step.
@@ -178,13 +234,13 @@ def choose(
         error = OVER_NODES if is_beyond else speed_table().spread_fraction["step"]
         bar = Bar(limit=limit)
         if best is not None:
-            bar = Bar(limit=min(limit, _clearly_below(best, error)), doubt=CLEAR_DOUBT)
+            bar = Bar(limit=min(limit, _clearly_below(best, error)))
         found, refused = cheapest(request, alike, on_search, bar)
         refusals += refused
         if found:
             best, chosen, gain = found, number, error
     if best is not None:  # one that was not clearly better than the simplest may be as good as it
-        bar = Bar(limit=min(limit, _clearly_below(best, 1 / (1 + gain) - 1)), doubt=CLEAR_DOUBT)
+        bar = Bar(limit=min(limit, _clearly_below(best, 1 / (1 + gain) - 1)))
         simpler = (cheapest(request, each, on_search, bar)[0] for _, each in levels[:chosen])
         best = next(filter(None, simpler), best)
     return best, refusals
@@ -199,7 +255,7 @@ def _clearly_below(sizing: Sizing, gain: float) -> Rank:
 
 def cheapest(
     request: SizingRequest,
-    splits: Iterable[Parallelism],
+    alike: Collection[Parallelism],
     on_search: OnSearch,
     bar: Bar,
 ) -> tuple[Sizing | None, list[SizingError]]:
@@ -207,29 +263,35 @@ def cheapest(
 
     What may be best goes first: a split by the cost of one replica, until its fluid bound is known,
     then by that, until short runs say what it may serve, until full runs say what it does, and once
-    more by the rate that is shown to. What is found is best once nothing left may be better.
+    more by the rate that is shown to. What is found is best once nothing left may be better; what
+    full runs said of one is what others have to be better than, too.
     """
     queue: list[tuple[Rank, int, Tried]] = [
-        (_least_rank(request, split.num_gpus), number, split) for number, split in enumerate(splits)
+        (_least_rank(request, split.num_gpus), number, split) for number, split in enumerate(alike)
     ]
     heapify(queue)
     best: Sizing | None = None
     refusals: list[SizingError] = []
     too_slow: list[SizingError] = []
-    within = bar.limit
+    within = nearly = bar.limit
     while queue and queue[0][0] <= within:
         _, number, tried = heappop(queue)
         try:
             if isinstance(tried, Sizing):
                 found = confirm_targets(tried, on_search)
                 if (rank := rank_of_sizing(found, bar.powers)) <= within:
-                    best, within = found, NOTHING if bar.is_any else rank
+                    best, within = found, rank
             else:
-                now = replace(bar, limit=within)
+                now = replace(bar, limit=min(within, nearly))
                 for rank, known in _tried_further(request, tried, now, on_search):
                     heappush(queue, (rank, number, known))
+                    nearly = min(nearly, rank) if isinstance(known, Sizing) else nearly
         except SizingError as refusal:
             (refusals if isinstance(tried, Parallelism) else too_slow).append(refusal)
+            if isinstance(tried, Sizing):  # others were left out for it
+                rest = [split for split in alike if split != tried.parallelism]
+                best, refused = cheapest(request, rest, on_search, bar)
+                return best, [*refusals, *too_slow, *refused]
     return best, [*refusals, *too_slow]
 
 
@@ -253,12 +315,20 @@ def _tried_further(
             outline = outline_of(request, tried)
             yield _rank_at(outline, outline.bound_requests_per_s, bar.powers), outline
         case Candidate():
-            least = _least_rate(tried, bar) / bar.doubt
+            least = _least_rate(tried, bar)
             if not least or may_serve(tried, least, on_search=on_search):
                 finalist = finalist_of(tried, on_search=on_search)
-                most_rate = finalist.most_requests_per_s(bar.doubt)
+                most_rate = finalist.most_requests_per_s
                 yield _rank_at(tried, most_rate, bar.powers), finalist
         case RankedCandidate():
+            least = _least_rate(tried.outline, bar)
+            if least and not may_serve(tried, least, on_search=on_search):
+                return
+            if not tried.is_refined:
+                longer = refined(tried, on_search=on_search)
+                most_rate = longer.most_requests_per_s
+                yield _rank_at(tried.outline, most_rate, bar.powers), longer
+                return
             most = _most_replicas(tried.outline, bar)
             found = simulate(tried, most_replicas=most, on_search=on_search)
             yield rank_of_sizing(found, bar.powers), found
@@ -267,19 +337,16 @@ def _tried_further(
 def cheaper_splits(
     request: SizingRequest, cost: Cost, *, on_search: OnSearch = keep_searching
 ) -> Sizing | None:
-    """Return the split that a plan takes, also of several nodes, where it costs less than that.
-
-    Where no split does, which one a plan would take is not searched for.
-    """
+    """Return the split that a plan takes, also of several nodes, where it costs less than that."""
     splits = splits_for(request, num_gpus=request.num_gpus)
-    bar = Bar(limit=(False, cost, 0, -math.inf), powers=AS_STATED, is_any=True)
-    has_no_price, amount = cost
-    few = amount <= FEW_GPUS * _cost_at(request, 1, 1, math.inf)[1]
-    if few and cheapest(request, splits, on_search, bar)[0] is None:
-        return None
-    limit = (has_no_price, (1 + spread_of(request)) * amount)
-    found, _ = choose(request, splits, on_search, (False, limit, 0, -math.inf))
+    found, _ = choose(request, splits, on_search, limit_below(request, cost))
     return found if found and cost_of(found) < cost else None
+
+
+def limit_below(request: SizingRequest, cost: Cost) -> Rank:
+    """Return the limit of what may cost less than this at the stated speed."""
+    has_no_price, amount = cost
+    return False, (has_no_price, (1 + spread_of(request)) * amount), 0, -math.inf
 
 
 def next_best(

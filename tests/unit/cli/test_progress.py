@@ -13,10 +13,11 @@ def said():
     return []
 
 
-def a_search(said, seconds, *, is_compiled=False):
+def a_search(said, seconds, **known):
     """Call what is called before each run, at these times; the first is when it is made."""
     times = iter(seconds)
-    progress = Progress(said.append, clock=lambda: next(times), is_compiled=is_compiled)
+    known = {"is_compiled": False} | known
+    progress = Progress(said.append, clock=lambda: next(times), **known)
     on_search = progress.counting()
     for _ in seconds[1:]:
         on_search()
@@ -41,6 +42,13 @@ class TestAnUncompiledEngineModel:
         a_search(said, [0, 0.1, 3], is_compiled=True)
 
         assert said == ["Searching for goodput: 1 run of the engine model so far"]
+
+
+@pytest.mark.parametrize(("is_compiled", "words"), [(True, []), (False, [UNCOMPILED])])
+def test_a_search_into_a_file_does_not_say_how_far_it_is(said, is_compiled, words):
+    a_search(said, [0, 1, 3, 9], is_compiled=is_compiled, is_terminal=False)
+
+    assert said == words
 
 
 def test_reading_that_takes_long_says_how_far_it_is_ever_more_seldom(said):

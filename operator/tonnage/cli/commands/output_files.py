@@ -5,6 +5,7 @@ import errno
 import gzip
 import importlib
 import os
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -93,7 +94,9 @@ def answers_for(
 
 def search_progress() -> Progress:
     """Return what tells on standard error how far a search is."""
-    return Progress(remark, clock=time.monotonic, is_compiled=is_compiled())
+    on_terminal = sys.stderr.isatty()
+    clock = time.monotonic
+    return Progress(remark, clock=clock, is_compiled=is_compiled(), is_terminal=on_terminal)
 
 
 def check_page(page_file: str | None, form: str) -> None:

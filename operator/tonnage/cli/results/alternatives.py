@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, Final
@@ -14,12 +15,14 @@ from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import least_usd_per_gpu_hour
 from tonnage.sizing.edge import is_hardly_used, nearest_served, slo_changes
 from tonnage.sizing.errors import SizingError, SLOInfeasibleError
-from tonnage.sizing.plan import OnSearch, Sizing, keep_searching
+from tonnage.sizing.plan import OnSearch, Sizing, as_answer, keep_searching
 from tonnage.sizing.request import SizingRequest, on_gpu, with_prior
-from tonnage.sizing.search import fewest_gpus, size
+from tonnage.sizing.search import NO_LIMIT, fewest_gpus, limit_below, search
 from tonnage.sizing.workload import Target
 from tonnage.units import MS_PER_S
 
+Price = tuple[float, float]
+"""Per hour, infinite of a class without one; GPUs."""
 NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
 MAX_OFFERS: Final = 6
 
@@ -77,13 +80,13 @@ def offers(
         _newer_engine(request, on_search),
         _other_numbers(request, on_search),
         _smaller(request, on_search),
-        _other_gpus(request, gpus, on_search),
     )
     later = list(_later(request, why, on_search))
-    found = [*later, *sorted(tried, key=_price)[: MAX_OFFERS - len(later)]]
-    return tuple(
-        _with_replicas(replace(offer, fewest=fewest), most) for offer in sorted(found, key=_price)
+    found = [*later, *_with_other_gpus(tried, request, gpus, MAX_OFFERS - len(later), on_search)]
+    answers = (
+        replace(each, fewest=fewest, sizing=as_answer(each.sizing, on_search)) for each in found
     )
+    return tuple(_with_replicas(offer, most) for offer in sorted(answers, key=_price))
 
 
 def _with_replicas(offer: Alternative, most: int | None) -> Alternative:
@@ -93,7 +96,7 @@ def _with_replicas(offer: Alternative, most: int | None) -> Alternative:
     return replace(offer, changes=(*offer.changes, f"scaling.maxReplicas: {needed}"))
 
 
-def _price(offer: Alternative) -> tuple[float, int]:
+def _price(offer: Alternative) -> Price:
     """Order by price; a class without one comes after those that have it."""
     return (offer.bill.usd_per_hour if offer.bill else math.inf), offer.num_gpus
 
@@ -105,9 +108,15 @@ def _offer(request: SizingRequest, change: str, on_search: OnSearch) -> Iterator
         yield Alternative(changes=(change,), sizing=sizing)
 
 
-def _try(request: SizingRequest, on_search: OnSearch) -> Sizing | None:
+def _try(request: SizingRequest, on_search: OnSearch, most: Price | None = None) -> Sizing | None:
+    """Return the answer if there is one, as far as is searched below a price."""
+    limit = NO_LIMIT
+    if most:
+        usd, num_gpus = most
+        has_no_price = usd == math.inf
+        limit = limit_below(request, (has_no_price, num_gpus if has_no_price else usd))
     try:
-        found = size(request, on_search=on_search)
+        found = search(request, limit=limit, on_search=on_search)
     except (SizingError, CatalogError):
         return None
     return None if is_hardly_used(found) else found
@@ -165,30 +174,37 @@ def _smaller(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternativ
         yield from _offer(narrow, change, on_search)
 
 
-def _other_gpus(
-    request: SizingRequest, gpus: Iterable[Gpu], on_search: OnSearch
-) -> Iterator[Alternative]:
-    """Yield other classes, as many as are shown: those tried first that may cost least."""
-    others = [gpu for gpu in gpus if gpu.name != request.gpu.name]
-    bounds = ((least_usd, gpu) for gpu in others if (least_usd := _least_usd(request, gpu)))
-    found = 0
-    for _, gpu in sorted(bounds, key=lambda bound: (bound[0], bound[1].name)):
-        sizing = _try(on_gpu(request, gpu), on_search)
-        if sizing:
-            yield Alternative(changes=_changes_to(gpu, sizing, request), sizing=sizing)
-            found += 1
-        if found == MAX_OFFERS:
-            return
+def _with_other_gpus(
+    offers: Iterable[Alternative],
+    request: SizingRequest,
+    gpus: Iterable[Gpu],
+    number: int,
+    on_search: OnSearch,
+) -> list[Alternative]:
+    """Return the cheapest of some offers and of other classes: none is searched that costs more."""
+    others = _on_others(request, gpus)
+    found = sorted(offers, key=_price)[:number]
+    for least, other in sorted(others, key=lambda other: (other[0], other[1].gpu.name)):
+        most = _price(found[-1]) if len(found) == number else None
+        if most and (least >= most or least[0] == math.inf):
+            break
+        if sizing := _try(other, on_search, most):
+            offer = Alternative(changes=_changes_to(other.gpu, sizing, request), sizing=sizing)
+            found = sorted([*found, offer], key=_price)[:number]
+    return found
 
 
-def _least_usd(request: SizingRequest, gpu: Gpu) -> float | None:
-    """Return what the demand costs on a class at least, per hour; None where it will not do."""
-    try:
-        num_gpus = fewest_gpus(on_gpu(request, gpu))
-    except (SizingError, CatalogError):  # it will not do, or lacks a figure that is needed
-        return None
-    usd = least_usd_per_gpu_hour(gpu)
-    return math.inf if usd is None else num_gpus * usd
+def _on_others(
+    request: SizingRequest, gpus: Iterable[Gpu]
+) -> Iterator[tuple[Price, SizingRequest]]:
+    """Yield (what the demand costs at least, request) of other classes that may serve it."""
+    for gpu in gpus:
+        if gpu.name == request.gpu.name:
+            continue
+        with suppress(SizingError, CatalogError):  # it will not do, or lacks a figure
+            moved, usd = on_gpu(request, gpu), least_usd_per_gpu_hour(gpu)
+            num_gpus = fewest_gpus(moved)
+            yield (math.inf if usd is None else num_gpus * usd, num_gpus), moved
 
 
 def _changes_to(gpu: Gpu, sizing: Sizing, request: SizingRequest) -> tuple[str, ...]:

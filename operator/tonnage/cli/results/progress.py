@@ -25,18 +25,28 @@ class Progress:
     """Tells how far a search is; before that, once, that the engine model is not compiled."""
 
     def __init__(
-        self, tell: Callable[[str], None], *, clock: Callable[[], float], is_compiled: bool
+        self,
+        tell: Callable[[str], None],
+        *,
+        clock: Callable[[], float],
+        is_compiled: bool,
+        is_terminal: bool = True,
     ) -> None:
         self._tell, self._clock, self._is_known = tell, clock, is_compiled
+        self._is_terminal = is_terminal
 
-    def tell(self, message: str) -> None:
+    def tell(self, message: str, *, is_shown: bool = True) -> None:
         if not self._is_known:
             self._is_known = True
             self._tell(UNCOMPILED)
-        self._tell(message)
+        if is_shown:
+            self._tell(message)
 
     def counting(self) -> OnSearch:
-        """Return what to call before each run of the engine model: it shows their number."""
+        """Return what to call before each run of the engine model.
+
+        It shows their number on a terminal: files have nothing of how an answer was found.
+        """
         num_runs = 0
         is_due = self._seldom()
 
@@ -44,7 +54,8 @@ class Progress:
             nonlocal num_runs
             if is_due():
                 runs = count_of(num_runs, "run")
-                self.tell(f"Searching for goodput: {runs} of the engine model so far")
+                message = f"Searching for goodput: {runs} of the engine model so far"
+                self.tell(message, is_shown=self._is_terminal)
             num_runs += 1
 
         return on_search

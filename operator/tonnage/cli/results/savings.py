@@ -12,7 +12,7 @@ from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.memory.prefix import with_whole_blocks
-from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
+from tonnage.sizing.plan import OnSearch, Sizing, as_answer, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of
 from tonnage.sizing.search import Cost, cheaper_splits, cost_of, next_best, size
 from tonnage.sizing.serving.goodput import LARGE_ERROR
@@ -80,7 +80,7 @@ def savings(
     error = NUM_ERRORS * min(LARGE_ERROR, sizing.goodput.standard_error)
     has_no_price, amount = cost_of(sizing, replicas)
     found = (
-        _saving(change, other, fewest, sizing, replicas)
+        _saving(change, as_answer(other, on_search), fewest, sizing, replicas)
         for change, other in _answers(sizing, (has_no_price, (1 - error) * amount), on_search)
     )
     most = sizing.request.max_replicas or math.inf

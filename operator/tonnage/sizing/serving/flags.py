@@ -16,7 +16,15 @@ from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.provenance import most_times
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.admission import max_queued_tokens
-from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, ratio_at
+from tonnage.sizing.serving.goodput import (
+    NOTHING,
+    Goodput,
+    Length,
+    goodput,
+    known_goodput,
+    late_slots_at,
+    ratio_at,
+)
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
     top_requests_per_s,
@@ -70,6 +78,8 @@ class FlagSearch:
         self._request, self._shard, self._between = request, shard, on_search
         self._widest_of: dict[int, ChosenFlags] = {}
         """By token budget."""
+        self._late_at: list[tuple[int, float, float]] = []
+        """(Token budget, slots, rate) at which first tokens are late in short runs."""
 
     def coarse(self, widest: ChosenFlags) -> ChosenFlags:
         """Return what short runs say of the flags of a split, to rank it by."""
@@ -83,13 +93,15 @@ class FlagSearch:
         return best
 
     def can_serve(self, widest: ChosenFlags, rate: float) -> bool:
-        """Tell whether any flags keep a rate in short runs."""
-        for tokens in self._budgets(widest):
+        """Tell whether any flags keep a rate in short runs; those of its begin go first."""
+        if self.keeps(self._stall_free(widest), rate):
+            return True
+        for tokens in sorted(self._budgets(widest), reverse=True):
             with suppress(DoesNotFitError):
                 chosen, most = self._widest(tokens), self._slots_in_memory(tokens)
                 more = min(most, math.ceil(chosen.flags.max_num_seqs / STRIDE))
                 for seqs in itertools.islice((more, *_ladder(more)), PATIENCE + 1):
-                    if self._keeps(self._with(chosen, max_num_seqs=seqs), rate):
+                    if self.keeps(self._with(chosen, max_num_seqs=seqs), rate):
                         return True
         return False
 
@@ -160,14 +172,33 @@ class FlagSearch:
             chosen, goodput=goodput(trial, guess, length=length, on_search=self._between)
         )
 
-    def _keeps(self, chosen: ChosenFlags, rate: float) -> bool:
-        """Tell whether a rate is kept; of none known, the least that is worth a replica."""
+    def keeps(self, chosen: ChosenFlags, rate: float, length: Length = Length.COARSE) -> bool:
+        """Tell whether a run keeps a rate; of none known, the least that is worth a replica.
+
+        Where goodput is known no run is made.
+        """
         top = top_requests_per_s(chosen.replica, self._request.workload)
         rate = rate or LEAST_SHARE * top
         if rate > BOUND_DOUBT * top:
             return False
+        flags, is_short = chosen.flags, length is Length.COARSE
+        if is_short and self._starts_late(flags, rate):
+            return False
         trial = trial_of(self._request, chosen.replica)
-        return ratio_at(trial, rate, length=Length.COARSE, on_search=self._between) <= 1
+        if known := known_goodput(trial, length):
+            return rate <= known.requests_per_s
+        if ratio_at(trial, rate, length=length, on_search=self._between) <= 1:
+            return True
+        if is_short and (slots := late_slots_at(trial, rate, length=length)):
+            self._late_at.append((flags.max_num_batched_tokens, slots, rate))
+        return False
+
+    def _starts_late(self, flags: Flags, rate: float) -> bool:
+        """Tell whether first tokens were late at no higher a rate, with no less to serve it."""
+        return any(
+            flags.max_num_batched_tokens <= tokens and flags.max_num_seqs <= slots and rate >= least
+            for tokens, slots, least in self._late_at
+        )
 
     def _best_slots(self, best: ChosenFlags) -> ChosenFlags:
         """Return the best among more slots, where all are in use, and fewer."""
@@ -179,7 +210,7 @@ class FlagSearch:
         while (seqs := best.flags.max_num_seqs) < most and _used_slots(best) == seqs:
             rate = best.goodput.requests_per_s
             other = self._with(best, max_num_seqs=min(most, math.ceil(seqs / STRIDE)))
-            if not rate or not self._keeps(other, GAIN * rate):
+            if not rate or not self.keeps(other, GAIN * rate):
                 break
             best = self._try(other, GAIN * rate, Length.COARSE)
         return best
@@ -189,7 +220,7 @@ class FlagSearch:
         failed = 0
         for seqs in _ladder(_used_slots(best)):
             other, rate = self._with(best, max_num_seqs=seqs), best.goodput.requests_per_s
-            if not self._keeps(other, GAIN * rate):
+            if not self.keeps(other, GAIN * rate):
                 failed += 1
                 if rate and failed == PATIENCE:
                     break
@@ -207,7 +238,7 @@ class FlagSearch:
         """
         rate = best.goodput.requests_per_s
         for other in self._other(tokens, best):
-            if self._keeps(other, BUDGET_GAIN * rate):
+            if self.keeps(other, BUDGET_GAIN * rate):
                 guess = BUDGET_GAIN * rate or self._upper_bound(other)
                 return self._best_slots(self._try(other, guess, Length.COARSE))
         return best

@@ -88,6 +88,8 @@ class _Found:
     outcomes: dict[tuple[Length, float], TrialResult] = field(default_factory=dict)
     above: dict[tuple[Length, float], float] = field(default_factory=dict)
     """Ratios that outcomes are above; these runs ended early."""
+    late_slots: dict[tuple[Length, float], float] = field(default_factory=dict)
+    """Up to how many slots first tokens are late at the rate, as far as runs within a ratio say."""
     goodput: dict[Length, Goodput] = field(default_factory=dict)
 
 
@@ -98,16 +100,21 @@ def goodput(
     trial: Trial,
     guess: float,
     *,
-    length: Length = Length.FULL,
+    length: Length = Length.LONG,
     near: Goodput | None = None,
     on_search: Callable[[], None] = lambda: None,
 ) -> Goodput:
     """Return the highest rate of each replica of a trial that keeps every target; 0 where none.
 
     ``guess``: where to begin, in requests per second of one replica. ``near``: what other runs
-    found, so that no short ones are needed to come near. ``on_search`` is called before each run;
-    what it raises ends the search, which goes on from there when it is asked again.
+    found, so that no short ones are needed to come near. ``length``: long runs are made only after
+    full ones that left a large error. ``on_search`` is called before each run; what it raises ends
+    the search, which goes on from there when it is asked again.
     """
+    if length is Length.LONG:
+        near = goodput(trial, guess, length=Length.FULL, near=near, on_search=on_search)
+        if near.standard_error <= LARGE_ERROR:
+            return near
     trial = with_rounded_inputs(trial)
     found = _recall(trial)
     best = Goodput(requests_per_s=guess, standard_error=0, limited_by="", outcome=None)
@@ -122,9 +129,6 @@ def goodput(
         best = known
         if not best.requests_per_s:
             return best
-    if length is Length.FULL and best.standard_error > LARGE_ERROR:
-        rate = best.requests_per_s
-        return goodput(trial, rate, length=Length.LONG, near=best, on_search=on_search)
     return best
 
 
@@ -152,6 +156,17 @@ def ratio_at(
     trial = with_rounded_inputs(trial)
     search = _Search(trial, _recall(trial), on_search, length=length)
     return search.ratio_within(requests_per_s, most)
+
+
+def known_goodput(trial: Trial, length: Length) -> Goodput | None:
+    """Return the goodput by runs of this length, if it was searched for."""
+    return _recall(with_rounded_inputs(trial)).goodput.get(length)
+
+
+def late_slots_at(trial: Trial, requests_per_s: float, *, length: Length) -> float:
+    """Return up to how many slots first tokens are late; 0: not so by what ``ratio_at`` ran."""
+    found = _recall(with_rounded_inputs(trial))
+    return found.late_slots.get((length, requests_per_s), 0.0)
 
 
 def _recall(trial: Trial) -> _Found:
@@ -216,6 +231,8 @@ class _Search:
         known = found.outcomes.get(tried)
         if known is None:
             run = None if most <= found.above.get(tried, 0.0) else self._run(rate, most)
+            if run is not None:
+                found.late_slots[tried] = run.late_slots()
             if run is None or run.is_cut:
                 found.above[tried] = max(most, found.above.get(tried, 0.0))
                 return math.inf

@@ -235,6 +235,21 @@ class TrialRun:
         engine.advance(math.inf)
         return True
 
+    def late_slots(self) -> float:
+        """Return up to how many slots of an engine too many first tokens are late; 0: of none.
+
+        Where nothing was preempted fewer slots start none of them earlier; nor do more, where these
+        were never all in use.
+        """
+        if self.table.num_preempted() or not any(
+            late(self.first, self.last) > (1 - target.quantile) * (self.last - self.first)
+            for target, is_ttft, late in self._judged()
+            if is_ttft
+        ):
+            return 0.0
+        slots = self.limits.max_num_seqs
+        return math.inf if self.peak_running < slots else slots
+
     def _is_above(self, most_ratio: float, num_arrived: int) -> bool:
         """Tell whether those late so far are too many, however many requests run at once later."""
         peak = self.engines[0].peak_running
@@ -293,7 +308,7 @@ class TrialRun:
         Newest first, the last ones do not wait for those that were passed over or preempted.
         """
         table, ends_s = self.table, self.table.arrival_s[self.table.size - 1]
-        queued = sum(ended_s > ends_s for ended_s in table.ended_s[: table.size])
+        queued = sum(map(ends_s.__lt__, table.ended_s[: table.size]))
         return max(0, queued - self.peak_running * self.limits.num_ranks * len(self.engines))
 
     def _latencies(self, unserved: float) -> Iterator[Latency]:
