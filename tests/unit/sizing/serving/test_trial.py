@@ -141,14 +141,14 @@ class TestABacklog:
 class TestNewestFirst:
     """Classes as long as the TTFT target, in a queue with one server."""
 
-    def test_serves_as_much_below_capacity(self):
+    def test_serves_no_less_below_capacity(self):
+        """A queue that is late once makes nobody else late: up to what the server does at all."""
         strict = an_slo(ttft_s=2, tpot_s=1.0)
         in_order = a_server_of(0.1, slo=strict)
-        newest = replace(in_order, newest_first_s=2.0)
+        newest = replace(in_order, newest_first_s=1.8)
 
-        assert goodput(newest, 8.0).requests_per_s == pytest.approx(
-            goodput(in_order, 8.0).requests_per_s, rel=0.03
-        )
+        served = [goodput(each, 8.0).requests_per_s for each in (in_order, newest)]
+        assert 8.5 < served[0] <= served[1] <= 10
 
     def test_keeps_most_above_it_where_the_order_of_arrival_keeps_few(self):
         in_order = TrialRun(a_server_of(0.1), 15.0, 8_000)
