@@ -124,7 +124,7 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
     """Return about how long answers are, by how long requests have run; None: that says nothing.
 
     By Little's law: if as many run as came in the last T seconds, a request runs for T in the mean,
-    and for longer where answers have just become longer. Requests that wait came last. A T within
+    and for longer where answers have just become longer. A few that wait came last. A T within
     the shortest window is not used, since its requests may have come at once. Prefill and gaps are
     those of the last minute; where an engine drafts, a gap yields several tokens, and the estimate
     is too low.
@@ -135,8 +135,8 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
         return None
     came = [count_arrivals(telling, each) for each in WINDOWS]
     waiting = sum(each.waiting or 0.0 for each in telling)
-    if running + waiting <= came[0].requests:
-        return None
+    if running + waiting <= came[0].requests or waiting > running:
+        return None  # of many that wait it matters who came last: newest first, those that run
     within_s = {each.requests: each.seconds for each in reversed(came)}
     oldest_s, newest_s = (interpolate(within_s, many) for many in (running + waiting, waiting))
     busy = [each.busy for each in telling]

@@ -335,6 +335,10 @@ class TestRunning:
     def test_who_waits_came_last(self):
         assert self.of_running(500, waiting=400) == pytest.approx(50 / 0.04, rel=0.02)
 
+    def test_nothing_is_told_where_more_wait_than_run(self):
+        """Newest first, those that wait came before those that run."""
+        assert self.of_running(900, waiting=901) == 500
+
     def test_the_time_of_prefill_is_none_of_it(self):
         assert self.of_running(900, prefill_s_per_s=20) == pytest.approx(80 / 0.04, rel=0.02)
 
