@@ -244,7 +244,7 @@ def outline_of(request: SizingRequest, parallelism: Parallelism) -> Candidate:
             known[parallelism] = refusal
     found = known[parallelism]
     if isinstance(found, SizingError):
-        raise found
+        raise found.with_traceback(None)  # else it grows by the frames of each time
     return found
 
 
