@@ -15,6 +15,7 @@ from tonnage.cli.results.planning import PlanContext, Planned, Refused, answer
 from tonnage.cli.results.rendering import servable, template_manifest
 from tonnage.manifests.arguments import LEADER, RANK, read_flags
 from tonnage.manifests.children import Site
+from tonnage.manifests.names import CLASS_VARIABLE
 from tonnage.manifests.workload import WORKLOADS, template_in
 from tonnage.sizing.split import Parallelism
 
@@ -343,6 +344,8 @@ def _value(variable: Config) -> str:
     of_pod = variable.get("valueFrom", {}).get("fieldRef")
     if of_pod:
         return f"({of_pod['fieldPath']})"
+    if variable["name"] == CLASS_VARIABLE:
+        return "#"  # which only our module reads
     return _without_source(str(variable.get("value", "(a Secret)")))
 
 
