@@ -111,6 +111,25 @@ def test_who_is_admitted_first(urls: Mapping[str, str], queue: str) -> None:
     assert order == (newest_first if queue == "newestFirst" else in_order)
 
 
+def test_streams_that_begin_in_time_are_of_one_class(
+    urls: Mapping[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """As the server's own line says, which begins a class where the last token is old."""
+    files = tmp_path_factory.getbasetemp().glob("newestFirst*/tonnage/tonnage_queue.line")
+    line = max(files, key=lambda file: file.stat().st_mtime)
+
+    def newest_class_after(pause_s: float) -> float:
+        time.sleep(pause_s)
+        asked = {**ASKED, "stream": True}
+        url = f"{urls['newestFirst']}/v1/completions"
+        assert requests.post(url, json=asked, timeout=300).text.endswith("data: [DONE]\n\n")
+        return float(memoryview(line.read_bytes()).cast("d")[0])
+
+    first = newest_class_after(2 * LIMIT_S)
+    assert [newest_class_after(0.6 * LIMIT_S) for _ in range(5)] == [first] * 5
+    assert newest_class_after(1.2 * LIMIT_S) == first + 1
+
+
 def without_names(body: Any) -> Any:
     """Return what is answered without what no two answers have alike."""
     match body:
