@@ -3,9 +3,9 @@
 The order of a step: running sequences first, oldest first; when KV blocks run out, the newest is
 preempted, to be recomputed; then, unless one was preempted, waiting requests are admitted first
 come first served. At most one sequence is in the middle of its prompt, the newest. Where the newest
-class of arrivals goes first (``--scheduling-policy priority``), a class begins with who comes when
-the last of the class before that got a token is old, and who would be admitted last is preempted,
-and waits in that place again.
+class of arrivals goes first (``--scheduling-policy priority``), a request begins a class if the one
+served last of the class before is too old. Who would be admitted last is preempted, and waits in
+that place again.
 
 Between two events every decoding sequence gains one token a step, so counts, sums of prices and the
 number of sequences that need a block at each phase of a block say all there is to say. A prompt

@@ -50,7 +50,7 @@ from tonnage.units import HOUR_S, count_of
 
 DIGEST_LENGTH = 16
 REMEMBERED = 4096
-"""Records of which the queue is remembered, so that no tick reads them again."""
+"""Annotations that are parsed once: most ticks see the same ones again."""
 HOST_CACHE, QUEUE_CLASS = "hostCache", "queueClassSeconds"
 """Among the flags of the annotation."""
 

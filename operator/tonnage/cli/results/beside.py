@@ -92,10 +92,8 @@ def _with_each(month: dict[str, Any], sizing: Sizing, requests_per_s: float) -> 
     """Return a month with what its requests and their tokens cost, at their mean rate."""
     if month["cost"] is None:
         return month
-    usd, workload = (
-        month["cost"] / (requests_per_s * HOURS_PER_MONTH * HOUR_S),
-        sizing.request.workload,
-    )
+    usd = month["cost"] / (requests_per_s * HOURS_PER_MONTH * HOUR_S)
+    workload = sizing.request.workload
     return month | {
         "perRequest": round_estimate(usd),
         "perMillionTokens": round_estimate(usd * MILLION / workload.output_tokens),

@@ -135,7 +135,7 @@ def _saving(change: str, other: Sizing, fewest: int, plan: Sizing, replicas: int
 
 
 def _costs(sizing: Sizing, replicas: int) -> list[float | None]:
-    """Return what an hour costs in the mean: as it is paid, and in whole instances."""
+    """Return what a mean hour costs: as it is paid, and in whole instances."""
     hour = gpu_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
     ways = (hour, replace(hour, is_whole=True)) if hour else (None, None)
     bills = [bill(sizing, replicas=replicas, hour=each) for each in ways]

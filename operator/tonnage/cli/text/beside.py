@@ -107,15 +107,17 @@ def _month(month: Figures) -> str:
     return f"{month['gpuHours']:,.0f} GPU-hours, {_cost(month)}{each or ''}"
 
 
-def _usd(month: Figures, key: str, other: Figures | None = None) -> str:
+def _net(month: Figures, key: str, other: Figures | None = None) -> str:
     """Write what a month costs; ``other``: by how much less another one does."""
-    if month["cost"] is None:
-        return NO_PRICE
-    return f"{month[key] - (other[key] if other else 0):,.0f} {month['currency']}"
+    return f"{month[key] - (other[key] if other else 0):,.0f}"
+
+
+def _usd(month: Figures, key: str, other: Figures | None = None) -> str:
+    return NO_PRICE if month["cost"] is None else f"{_net(month, key, other)} {month['currency']}"
 
 
 def _cost(month: Figures, other: Figures | None = None) -> str:
     if month["cost"] is None:
         return NO_PRICE
-    shared, whole = (_usd(month, key, other).split()[0] for key in PAID.values())
+    shared, whole = (_net(month, key, other) for key in PAID.values())
     return both_written(shared, whole, f"{month['currency']} a month")
