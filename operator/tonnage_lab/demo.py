@@ -21,9 +21,8 @@ from tonnage_lab.kind import cluster as kind_cluster
 from tonnage_lab.kind import site as kind_site
 from tonnage_lab.kubectl import is_true
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
-from tonnage_lab.load_client import LengthDistribution, RequestShape
+from tonnage_lab.load_client import LengthDistribution, RequestRecord, RequestShape, attainment
 from tonnage_lab.load_endpoints import ServiceRef
-from tonnage_lab.load_records import RequestRecord, attainment
 from tonnage_lab.picture import draw
 from tonnage_lab.processes import wait_until
 from tonnage_lab.progress import Step, on_console

@@ -16,9 +16,8 @@ from typing import Final
 
 import aiohttp
 
-from tonnage_lab.load_client import Client, RequestShape
+from tonnage_lab.load_client import Client, RequestRecord, RequestShape
 from tonnage_lab.load_endpoints import Endpoints, ServiceRef, follow_service
-from tonnage_lab.load_records import RequestRecord
 from tonnage_lab.runner.api import Api, open_api
 
 ATTENTION_S: Final = 0.1

@@ -2,19 +2,178 @@
 
 import contextlib
 import json
+import math
 import random
 import time
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import Any, Final
 
 import aiohttp
 
 from tonnage.units import count_of
 from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint
-from tonnage_lab.load_records import RequestRecord
-from tonnage_lab.load_stream import StreamedAnswer, stream
+
+EVENT: Final = b"\ndata: {"
+DONE: Final = b"\ndata: [DONE]"
+TAIL_BYTES: Final = 4096
+"""Of a stream, kept to read its last events."""
+SHOWN: Final = 200
+"""Characters of an error that are shown."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamedAnswer:
+    """What became of one request. Times are on the monotonic clock."""
+
+    status: int | None = None
+    """None: no answer."""
+    error: str = ""
+    is_late: bool = False
+    """Nothing came for as long as the client waits."""
+    output_tokens: int = 0
+    event_s: "array[float]" = field(default_factory=lambda: array("d"))
+    """When events with tokens came; usually one token each."""
+
+    @property
+    def tpot_s(self) -> float:
+        """0 where there was no second token, as vLLM's histogram observes it."""
+        later = self.output_tokens - 1
+        return (self.event_s[-1] - self.event_s[0]) / later if later > 0 else 0.0
+
+
+async def stream(session: aiohttp.ClientSession, url: str, body: bytes) -> StreamedAnswer:
+    """Send a request; what fails is in the answer."""
+    answer = StreamedAnswer()
+    try:
+        await _stream(answer, session, url, body)
+    except TimeoutError:
+        answer.is_late = True
+        answer.error = "no token in time"
+    except aiohttp.ClientError as error:
+        answer.error = f"{type(error).__name__}: {error}"[:SHOWN]
+    return answer
+
+
+async def _stream(
+    answer: StreamedAnswer, session: aiohttp.ClientSession, url: str, body: bytes
+) -> None:
+    async with session.post(
+        f"{url}/v1/completions",
+        data=body,
+        headers={"Content-Type": "application/json"},
+        allow_redirects=False,
+    ) as response:
+        answer.status = response.status
+        if response.status != HTTPStatus.OK:
+            said = (await response.content.read(SHOWN)).decode(errors="replace")
+            answer.error = f"{response.status}: {said}"
+            return
+        tail = b"\n"
+        async for chunk in response.content.iter_any():
+            now_s = time.monotonic()
+            seen, tail = tail.count(EVENT), tail + chunk
+            answer.event_s.extend([now_s] * (tail.count(EVENT) - seen))
+            tail = tail[-TAIL_BYTES:]
+    _conclude(answer, tail)
+
+
+def _conclude(answer: StreamedAnswer, tail: bytes) -> None:
+    """Read the last events: the usage, which has no token, and how it ended."""
+    if DONE not in tail:
+        answer.error = "the stream broke off"
+        return
+    last = _last_event(tail)
+    usage = last.get("usage")
+    if isinstance(usage, dict) and not last.get("choices"):
+        answer.event_s.pop()
+        answer.output_tokens = int(usage.get("completion_tokens", 0))
+    elif "error" in last:
+        answer.error = str(last["error"])[:SHOWN]
+    else:
+        answer.output_tokens = len(answer.event_s)
+    if not answer.event_s and not answer.error:
+        answer.error = "no token came"
+
+
+def _last_event(tail: bytes) -> dict[str, Any]:
+    begins = tail.rfind(EVENT)
+    line = tail[begins + len(EVENT) - 1 :].partition(b"\n")[0] if begins >= 0 else b""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return {}
+    return event if isinstance(event, dict) else {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRecord:
+    """One request as its client saw it."""
+
+    start_s: float
+    """When it was due, in seconds since the epoch."""
+    prompt_tokens: int
+    output_tokens: int
+    status: int | None = None
+    """Of the HTTP answer; None when there was none."""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    """None without an answer. Of one token 0, as vLLM's histogram observes it."""
+    e2e_s: float | None = None
+    pod: str = ""
+    error: str = ""
+
+    @property
+    def is_complete(self) -> bool:
+        """True when all tokens came."""
+        return self.status == HTTPStatus.OK and not self.error
+
+
+def within(
+    records: Iterable[RequestRecord], *, since_s: float = -math.inf, until_s: float = math.inf
+) -> list[RequestRecord]:
+    """Return the requests that were due in a window of time."""
+    return [each for each in records if since_s <= each.start_s < until_s]
+
+
+def attainment(
+    records: Iterable[RequestRecord],
+    *,
+    ttft_s: float = math.inf,
+    tpot_s: float = math.inf,
+    since_s: float = -math.inf,
+    until_s: float = math.inf,
+) -> float | None:
+    """Return the share of the requests due in a window that met both SLO targets.
+
+    A request that failed met none. None when no request was due.
+    """
+    due = within(records, since_s=since_s, until_s=until_s)
+    if not due:
+        return None
+    return sum(_meets_slo(each, ttft_s=ttft_s, tpot_s=tpot_s) for each in due) / len(due)
+
+
+def _meets_slo(record: RequestRecord, *, ttft_s: float, tpot_s: float) -> bool:
+    if not record.is_complete or record.ttft_s is None or record.tpot_s is None:
+        return False
+    return record.ttft_s <= ttft_s and record.tpot_s <= tpot_s
+
+
+def quantile(values: Iterable[float | None], fraction: float) -> float | None:
+    """Return the smallest value that this share of the values does not exceed; None without any.
+
+    >>> quantile([3, 1, None, 2], 0.5), quantile([], 0.5)
+    (2, None)
+    """
+    known = sorted(value for value in values if value is not None)
+    if not known:
+        return None
+    return known[max(0, math.ceil(fraction * len(known)) - 1)]
+
 
 TRANSFER: Final = "kv_transfer_params"
 """By which engines tell where the KV cache of a prompt is."""

@@ -7,7 +7,7 @@ from typing import Any, Final
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from tonnage_lab.load_records import RequestRecord, attainment
+from tonnage_lab.load_client import RequestRecord, attainment
 from tonnage_lab.sampler import Story, StorySample
 
 INK: Final = "#1f2933"

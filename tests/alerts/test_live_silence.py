@@ -24,9 +24,8 @@ from site_lab import Site, Tenant, a_site_of, a_tenant, rounded, show, until
 from tonnage.units import HOUR_S
 from tonnage_lab import assets, site
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
-from tonnage_lab.load_client import LengthDistribution, RequestShape
+from tonnage_lab.load_client import LengthDistribution, RequestShape, attainment
 from tonnage_lab.load_endpoints import ServiceRef
-from tonnage_lab.load_records import attainment
 from tonnage_lab.scenario import EngineKind, Stage, set_up
 
 pytestmark = [

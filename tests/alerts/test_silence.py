@@ -19,8 +19,7 @@ from helm import NAMESPACE
 from rival_builders import piecewise
 from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.ground_truth import GroundTruth
-from tonnage.replay.operator import Operator
-from tonnage.replay.simulation import Simulation
+from tonnage.replay.simulation import Operator, Simulation
 from tonnage.replay.traffic import TrafficSource, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload

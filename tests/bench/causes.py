@@ -22,15 +22,14 @@ from pathlib import Path
 from statistics import mean, median
 
 import click
-from bench_options import PAGE, PROCESSES
 from closed_loop import MODELS
-from measured import write_page
+from measured import PAGE, PROCESSES, write_page
 from replay_cases import Lengths, manifest
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.measure.causes import LOAD, NOBODY, longest_in_time
-from tonnage.replay.cluster import ReplayedModel, StartupTime
+from tonnage.replay.cluster import Record, ReplayedModel, StartupTime
 from tonnage.replay.evaluation import (
     LatencyLimits,
     RequestOutcomes,
@@ -39,14 +38,11 @@ from tonnage.replay.evaluation import (
     run_figures,
 )
 from tonnage.replay.ground_truth import GroundTruth
-from tonnage.replay.operator import Operator
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.record import Record
 from tonnage.replay.scenario import SETTINGS, first_plan
-from tonnage.replay.simulation import Controller, Simulation
-from tonnage.replay.trace_sampling import drawn_from
-from tonnage.replay.traces import Trace
+from tonnage.replay.simulation import Controller, Operator, Simulation
+from tonnage.replay.traces import Trace, drawn_from
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.expected import slo_of
 from tonnage.sizing.plan import Sizing

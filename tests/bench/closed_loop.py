@@ -30,10 +30,9 @@ from oracle import Oracle
 from slo_shares import slo_shares
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.replay.cluster import ReplayedModel, StartupTime
+from tonnage.replay.cluster import Record, ReplayedModel, StartupTime
 from tonnage.replay.evaluation import LatencyLimits, fates, run_figures
 from tonnage.replay.ground_truth import GroundTruth, Kink, machine
-from tonnage.replay.record import Record
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, constant_rate, diurnal, traffic
 from tonnage.settings import Settings

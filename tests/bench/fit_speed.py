@@ -28,7 +28,6 @@ from speed_cases import (
     running_at_once,
     with_constants,
 )
-from speed_eras import NOW, Era, era_name
 from speed_files import as_toml, eras_of, eras_toml, table_of
 from speed_formula import (
     MIDDLES,
@@ -40,7 +39,7 @@ from speed_formula import (
     sample_of,
 )
 from speed_priors import PRIORS
-from speed_row import arrival_of
+from speed_row import NOW, Era, arrival_of, era_name
 
 from tonnage.catalog.engine_speed import SPEED_FILE, SpeedTable
 from tonnage.catalog.gpu import CatalogError

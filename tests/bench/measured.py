@@ -5,6 +5,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+import click
+
 from tonnage.units import MIB
 
 ROOT: Final = Path(__file__).resolve().parents[2]
@@ -46,3 +48,21 @@ def write_page(page: Path, text: str) -> None:
     found = subprocess.run(asked, check=True, capture_output=True, text=True)  # noqa: S603
     commit = found.stdout.strip()
     page.write_text(f"<!-- measured at {commit}; of operator/tonnage/{{{folders}}} -->\n{text}")
+
+
+TRACES: Final = click.option(
+    "--traces",
+    "traces",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    required=True,
+    help="Folder with the traces of the replay benchmark.",
+)
+OUT: Final = click.option(
+    "--out", "folder", type=click.Path(path_type=Path, file_okay=False), required=True
+)
+PAGE: Final = click.option(
+    "--page", type=click.Path(path_type=Path), help="Markdown to write at the end."
+)
+PROCESSES: Final = click.option(
+    "--processes", type=click.IntRange(min=1), default=2, show_default=True
+)

@@ -12,8 +12,15 @@ from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import KnownEngine, batch_defaults, known_engine, parse_version
 from tonnage.catalog.engine_memory import MemoryConstants
-from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus
-from tonnage.catalog.gpu_names import boards_named, same_model, size_gb, words
+from tonnage.catalog.gpu import (
+    CatalogError,
+    Gpu,
+    boards_named,
+    built_in_gpus,
+    same_model,
+    size_gb,
+    words,
+)
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.shape import (
     LatentAttention,

@@ -18,8 +18,7 @@ from itertools import chain, product
 from pathlib import Path
 
 import click
-from bench_options import OUT, PAGE, PROCESSES
-from measured import write_page
+from measured import OUT, PAGE, PROCESSES, write_page
 from replay_cases import (
     TRACES,
     Case,

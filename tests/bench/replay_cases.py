@@ -26,11 +26,9 @@ from replay_shapes import (
 )
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
-from tonnage.replay.cluster import StartupTime
-from tonnage.replay.record import FirstPlan
+from tonnage.replay.cluster import FirstPlan, StartupTime
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload, first_plan
-from tonnage.replay.trace_sampling import duration_of, window_of
-from tonnage.replay.traces import Trace, read_trace
+from tonnage.replay.traces import Trace, duration_of, read_trace, window_of
 from tonnage.units import seconds
 
 RATES = {

@@ -8,10 +8,8 @@ from functools import partial
 from typing import Final
 
 from tonnage.engine.chance import Chance
-from tonnage.replay.shapes import SHAPES, MeanTraffic, Shape
-from tonnage.replay.trace_sampling import drawn_from
-from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Traffic, arrivals, constant_rate
+from tonnage.replay.traces import Trace, drawn_from
+from tonnage.replay.traffic import SHAPES, MeanTraffic, Shape, Traffic, arrivals, constant_rate
 from tonnage.sizing.workload import NORMAL
 from tonnage.units import THOUSAND
 

@@ -16,8 +16,7 @@ from pathlib import Path
 from statistics import fmean
 
 import click
-from bench_options import OUT, PAGE, PROCESSES, TRACES
-from measured import write_page
+from measured import OUT, PAGE, PROCESSES, TRACES, write_page
 from replay_cases import TARGET, Case, NoCaseError
 from replay_report import WHOLE_MEANING, Found, cell, figures_of_policy, over_all, table
 from replay_runs import Draw, done

@@ -23,8 +23,7 @@ from speed_cases import (
     predicted,
     with_constants,
 )
-from speed_eras import NOW, Era, Row, era_name
-from speed_row import check_columns
+from speed_row import NOW, Era, Row, check_columns, era_name
 
 from tonnage.catalog.engine_speed import SpeedTable, speed_table
 from tonnage.catalog.gpu import CatalogError

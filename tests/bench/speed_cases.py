@@ -9,8 +9,11 @@ from functools import lru_cache
 from statistics import fmean, median
 
 from configs import Configs, shape_in
-from speed_eras import BEFORE_2025, NOW, Era, Row
 from speed_row import (
+    BEFORE_2025,
+    NOW,
+    Era,
+    Row,
     arrival_of,
     batched_tokens_of,
     concurrency_of,

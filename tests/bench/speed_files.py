@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from speed_eras import NOW, Era
 from speed_formula import Values, bandwidth_value, launch_s_of, prefill_values
 from speed_priors import (
     ALL_REDUCE_GROWTH,
@@ -35,6 +34,7 @@ from speed_priors import (
     SPREADS,
     UNMEASURED,
 )
+from speed_row import NOW, Era
 
 from tonnage.catalog.engine_speed import SpeedTable
 

@@ -22,7 +22,6 @@ from speed_cases import (
     with_speed,
 )
 from speed_columns import Columns, Labels
-from speed_eras import BEFORE_2025, era_name
 from speed_priors import (
     ALL_REDUCE_GROWTH,
     BANDWIDTH,
@@ -46,6 +45,7 @@ from speed_priors import (
     SERVED_SHARE,
     SMALLEST_KERNEL_S,
 )
+from speed_row import BEFORE_2025, era_name
 
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.engine_speed import (

@@ -6,8 +6,8 @@ from typing import Any
 
 from fit_speed import fit, predicted_s
 from speed_cases import FIRST_TOKENS, STEPS, Case, case_of
-from speed_eras import BEFORE_2025, Row, era_name
 from speed_formula import Sample
+from speed_row import BEFORE_2025, Row, era_name
 
 from tonnage.catalog.kernels import scaling_of
 from tonnage.units import MS_PER_S

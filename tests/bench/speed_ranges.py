@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from statistics import mean, median
 
 from speed_cases import FIRST_TOKENS, STEPS, Case
-from speed_eras import Row
+from speed_row import Row
 
 from tonnage.catalog.shape import StateAttention
 

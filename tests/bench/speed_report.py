@@ -1,23 +1,63 @@
 """The errors of predicted serving speeds against measured ones, as a page that can be read."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import numpy as np
 import yaml
-from fit_speed import fit_with_client, read_samples
+from fit_speed import PRIOR_WEIGHT, fit, fit_with_client, read_samples
 from speed_cases import FIRST_TOKENS, STEPS, case_of, predicted, with_speed
-from speed_doubt import doubt_lines
-from speed_eras import Row
+from speed_formula import Sample, columns_of, formula
 from speed_left_out import left_out
+from speed_priors import PRIORS
 from speed_ranges import FEW_MODELS, KINDS, class_lines, range_lines
-from speed_row import number
+from speed_row import Row, number
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import CatalogError
+
+STEP = 1e-4
+NOISE = 0.08
+"""Of the logarithm of a row: what the constants leave unexplained in the median, and some more."""
+CORRELATED, UNMOVED = 0.6, 0.9
+
+
+def doubt_lines(samples: Sequence[Sample]) -> Iterator[str]:
+    """Yield pairs that move together, and constants that stay as wide as their prior."""
+    values = fit(samples)
+    names = list(PRIORS)
+    columns = columns_of(samples)
+    middle = np.log(formula(values, columns))
+    slopes = np.stack(
+        [
+            (np.log(formula({**values, name: values[name] * (1 + STEP)}, columns)) - middle) / STEP
+            for name in names
+        ],
+        axis=1,
+    )
+    widths = np.array([PRIORS[name][1] for name in names])
+    precision = slopes.T @ slopes / NOISE**2 + np.diag((PRIOR_WEIGHT / widths) ** 2)
+    covariance = np.linalg.inv(precision)
+    deviation = np.sqrt(np.diag(covariance))
+    correlation = covariance / np.outer(deviation, deviation)
+    yield "| constants that move together | correlation |"
+    yield "|---|---|"
+    for one, other in combinations(range(len(names)), 2):
+        if abs(correlation[one, other]) >= CORRELATED:
+            yield f"| {names[one]}, {names[other]} | {correlation[one, other]:+.2f} |"
+    kept = [
+        name
+        for name, found, width in zip(names, deviation, widths, strict=True)
+        if found > UNMOVED * width / PRIOR_WEIGHT
+    ]
+    yield ""
+    yield f"Left where their priors put them, since rows say little about them: {', '.join(kept)}."
+
 
 Found = Mapping[str, object]
 Errors = Mapping[str, float]

@@ -16,9 +16,8 @@ import pytest
 from pod_lab import OPERATOR, SERVE, a_deployment, a_lab, a_service, eventually, ready_addresses
 from tonnage_lab import prometheus
 from tonnage_lab.load import LoadTarget, background_load
-from tonnage_lab.load_client import LengthDistribution, RequestShape
+from tonnage_lab.load_client import LengthDistribution, RequestShape, attainment, quantile, within
 from tonnage_lab.load_endpoints import PodChoice, ServiceRef
-from tonnage_lab.load_records import attainment, quantile, within
 from tonnage_lab.processes import free_ports
 from tonnage_lab.runner.__main__ import obstacle
 

@@ -9,7 +9,7 @@ import time
 
 import site_lab
 from site_lab import NAME, OPERATOR, a_model, pause, rounded, show, until
-from tonnage_lab.load_records import quantile
+from tonnage_lab.load_client import quantile
 
 pytestmark = site_lab.pytestmark
 

@@ -20,9 +20,8 @@ import site_lab
 from site_lab import Tenant, a_site_of, a_tenant, until
 from tonnage_lab import vllm_cpu, vllm_site
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
-from tonnage_lab.load_client import LengthDistribution, RequestShape
+from tonnage_lab.load_client import LengthDistribution, RequestRecord, RequestShape
 from tonnage_lab.load_endpoints import ServiceRef
-from tonnage_lab.load_records import RequestRecord
 
 ASKED = os.environ.get("TONNAGE_REAL_VLLM") == "1"
 pytestmark = [

@@ -10,7 +10,7 @@ import pytest
 import site_lab
 from roles_lab import ROLES, TPOT_S, TTFT_S, Roles, a_site_of_roles, one_loaded
 from site_lab import a_tenant, rounded, show, until
-from tonnage_lab.load_records import attainment, quantile, within
+from tonnage_lab.load_client import attainment, quantile, within
 
 pytestmark = [*site_lab.pytestmark, pytest.mark.thorough]
 

@@ -18,7 +18,7 @@ import site_lab
 from roles_lab import ROLES, TICK_S, TRANSFER_S, Roles, a_site_of_roles, both_loaded, set_transfer
 from site_lab import Object, Site, a_tenant, rounded, show, until
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
-from tonnage_lab.load_records import quantile, within
+from tonnage_lab.load_client import quantile, within
 
 pytestmark = [*site_lab.pytestmark, pytest.mark.thorough]
 

@@ -29,9 +29,15 @@ from tonnage.settings import Settings
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
-from tonnage_lab.load_client import LengthDistribution, RequestShape
+from tonnage_lab.load_client import (
+    LengthDistribution,
+    RequestRecord,
+    RequestShape,
+    attainment,
+    quantile,
+    within,
+)
 from tonnage_lab.load_endpoints import ServiceRef
-from tonnage_lab.load_records import RequestRecord, attainment, quantile, within
 
 pytestmark = site_lab.pytestmark
 

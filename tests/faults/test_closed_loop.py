@@ -19,9 +19,8 @@ from tonnage.estimate.learner import BAND
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.samples import fleet_samples
 from tonnage.replay.cluster import ReplayedModel
-from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import drop_scrapes
-from tonnage.replay.simulation import Simulation
+from tonnage.replay.simulation import Operator, Simulation
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload

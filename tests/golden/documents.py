@@ -8,7 +8,7 @@ import yaml
 
 from builders import a_gpu
 from golden.formulas import weight_bytes
-from tonnage.catalog.price import Price
+from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import DenseFfn, GroupedAttention
 from tonnage.sizing.parallelism.kernels import layer_kernels
 from tonnage.sizing.parallelism.kv import flop_per_pair, kv_bytes_per_token

@@ -7,8 +7,7 @@ from dataclasses import fields, replace
 
 from tonnage.catalog.engine import find_engine
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, prior_speed
-from tonnage.catalog.gpu import Gpu, built_in_gpus, find_gpu
-from tonnage.catalog.price import Price
+from tonnage.catalog.gpu import Gpu, Price, built_in_gpus, find_gpu
 from tonnage.catalog.shape import (
     DenseFfn,
     GroupedAttention,

@@ -4,11 +4,10 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
-from tonnage.replay.baselines.controller import RivalController
 from tonnage.replay.baselines.rule import ObservedPod, RuleInput, Signals
-from tonnage.replay.cluster import ReplayedModel, StartupTime
+from tonnage.replay.cluster import FirstPlan, ReplayedModel, StartupTime
+from tonnage.replay.policies import RivalController
 from tonnage.replay.prometheus import Series
-from tonnage.replay.record import FirstPlan
 from tonnage.replay.simulation import Simulation
 from tonnage.replay.traffic import Rate, TrafficSource, traffic
 from tonnage.settings import Settings

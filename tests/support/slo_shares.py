@@ -5,7 +5,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tonnage.replay.record import Record
+from tonnage.replay.cluster import Record
 from tonnage.sizing.expected import slo_of
 
 

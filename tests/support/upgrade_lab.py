@@ -18,7 +18,7 @@ from site_lab import QUICK_TRUTH, WRITE_VERBS, Site, Tenant, until
 from tonnage.cluster.kube import DEPLOYMENTS, PODS, KubeApi, load_client
 from tonnage_lab import assets, controlplane, prometheus, site
 from tonnage_lab.load import LoadControl
-from tonnage_lab.load_records import RequestRecord
+from tonnage_lab.load_client import RequestRecord
 from tonnage_lab.processes import free_ports
 from tonnage_lab.site import GpuNode, SiteConfig
 

@@ -4,8 +4,7 @@ import json
 from contextlib import closing
 
 import pytest
-from fleet_real import tick_walls
-from fleet_real_page import TABLES, page_of, rows_of, with_figures
+from fleet_real import TABLES, page_of, rows_of, tick_walls, with_figures
 from fleet_real_world import Look, a_question
 
 from audit_log import AuditLog

@@ -155,9 +155,9 @@ def test_a_run_that_fails_is_told_and_tried_again(tmp_path):
     for each in found:
         assert each.exit_code == 1
         assert "0 of them done before" in each.output
-        assert "FAILED: tonnage.replay.trace_file.TraceError" in each.output
+        assert "FAILED: tonnage.replay.trace_rows.TraceError" in each.output
     assert (
-        "static:1: tonnage.replay.trace_file.TraceError: day.csv:2"
+        "static:1: tonnage.replay.trace_rows.TraceError: day.csv:2"
         in (tmp_path / "page.md").read_text()
     )
 

@@ -3,7 +3,7 @@
 import pytest
 from replay_shapes import ALL_SHAPES, SWAPS, llmd
 
-from tonnage.replay.shapes import MeanTraffic
+from tonnage.replay.traffic import MeanTraffic
 from tonnage.sizing.workload import Lengths, Workload
 
 pytestmark = pytest.mark.thorough

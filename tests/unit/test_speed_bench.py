@@ -12,11 +12,10 @@ import yaml
 from fit_speed import with_client
 from speed import answer
 from speed_cases import case_of, kv_dtype_of, predicted, shape_of, split_of, with_constants
-from speed_eras import NOW
 from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
 from speed_ranges import class_lines
-from speed_row import REQUIRED, check_columns, keeps_experts_whole, number, requests_of
+from speed_row import NOW, REQUIRED, check_columns, keeps_experts_whole, number, requests_of
 
 import tonnage.catalog.models
 from tonnage.catalog.gpu import CatalogError

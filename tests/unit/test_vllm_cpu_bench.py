@@ -1,15 +1,14 @@
 """The bench of a real engine: what it takes over from an object, and what it asks."""
 
 import pytest
-from vllm_cpu import line
-from vllm_cpu_figures import Figure, in_loop_s, in_words, middle, with_learned
+from vllm_cpu import Figure, in_loop_s, in_words, line, middle, with_learned
 
 from builders import a_replica, a_workload
 from tonnage.api.status import CalibrationStatus, LearnedConstant
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.posterior import SpeedPosterior
-from tonnage_lab.load_records import RequestRecord
+from tonnage_lab.load_client import RequestRecord
 
 pytestmark = pytest.mark.thorough
 

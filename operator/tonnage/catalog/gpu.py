@@ -1,25 +1,247 @@
 """GPU classes: one TOML file each, figures with their source, read and validated once."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from tonnage.catalog.gpu_names import boards_named
-from tonnage.catalog.price import (
-    ASKED_OF_PRICES,
-    FORBID_EXTRA,
-    PositiveFloat,
-    PositiveInt,
-    Price,
-    Source,
-)
-from tonnage.units import MIB, format_bytes
+from tonnage.units import GB, MIB, count_of, format_bytes
+
+FORBID_EXTRA: Final = ConfigDict(extra="forbid", allow_inf_nan=False)
+PositiveInt = Annotated[int, Field(gt=0)]
+PositiveFloat = Annotated[float, Field(gt=0)]
+_Amount = Annotated[float, Field(ge=0)]
+
+ON_DEMAND: Final = "on demand"
+SPOT: Final = "spot"
+RESERVED: Final = "reserved"
+"""Begins the name of each term that commits a buyer, such as "reserved 1 year"."""
+TERMS: Final[Mapping[str, str]] = {
+    "onDemand": ON_DEMAND,
+    "spot": SPOT,
+    "reserved": RESERVED,
+    "reserved1Year": f"{RESERVED} 1 year",
+    "reserved3Years": f"{RESERVED} 3 years",
+}
+"""The terms by the names that a price list has for them."""
+
+ASKED_OF_PRICES: Final = frozenset({"missing", "whole_nodes", "provider"})
+"""Fields of a price that an answer sets: no file does, since the operator pays by the replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where a figure stands: a key of ``sources.toml`` and what it says there."""
+
+    __pydantic_config__ = FORBID_EXTRA
+
+    key: str
+    quote: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rent:
+    """An hour of an instance, or of one GPU. What is not known of it is empty."""
+
+    __pydantic_config__ = FORBID_EXTRA
+
+    usd_per_hour: PositiveFloat
+    """Of the whole instance; of one GPU where ``num_gpus`` is not given."""
+    num_gpus: PositiveInt | None = None
+    """Of the instance. None: a GPU costs this whatever the instance."""
+    instance: str = ""
+    provider: str = ""
+    region: str = ""
+    term: str = ON_DEMAND
+    date: Annotated[str, Field(pattern=r"^(\d{4}-\d{2}(-\d{2})?)?$")] = ""
+    """Year and month, or day, on which the price held."""
+    source: Source | None = None
+    """None: somebody's own price."""
+
+    @property
+    def usd_per_gpu_hour(self) -> float:
+        return self.usd_per_hour / (self.num_gpus or 1)
+
+    def holds(self, num_gpus: int) -> bool:
+        """Tell whether so many GPUs fit into one instance."""
+        return self.num_gpus is None or num_gpus <= self.num_gpus
+
+    @property
+    def machine(self) -> str:
+        """Name the instance with its GPUs; empty: none is known.
+
+        >>> Rent(usd_per_hour=55.04, num_gpus=8, instance="p5.48xlarge").machine
+        'p5.48xlarge (8 GPUs)'
+        """
+        if self.num_gpus is None:
+            return self.instance
+        gpus = count_of(self.num_gpus, "GPU")
+        return f"{self.instance} ({gpus})" if self.instance else f"instance of {gpus}"
+
+    @property
+    def basis(self) -> str:
+        """Say what the price holds for, as far as that is known.
+
+        >>> Rent(usd_per_hour=2.1, term="spot").basis
+        'yours, spot'
+        """
+        place = " ".join(filter(None, (self.provider, self.region)))
+        own = "" if self.source else "yours"
+        return ", ".join(filter(None, (own, place, self.term, self.date, self.machine)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price:
+    """What one GPU costs, rented or owned. Administrators override both."""
+
+    __pydantic_config__ = FORBID_EXTRA
+
+    rents: tuple[Rent, ...] = ()
+    rent_usd_per_hour: PositiveFloat | None = None
+    """Of one GPU, on terms that are not said: the short form of one of ``rents``."""
+    purchase_usd: PositiveFloat | None = None
+    amortization_hours: PositiveFloat | None = None
+    """Set by an administrator who owns the GPUs: the purchase price is then spread over it."""
+    power_usd_per_kwh: PositiveFloat | None = None
+    upkeep_usd_per_hour: _Amount = 0.0
+    """Of one owned GPU: host, space, cooling, people."""
+    currency: Annotated[str, Field(pattern="^[A-Z]{3}$")] = "USD"
+    """A label: of a buyer's own price every amount is in it, whatever the name of the field."""
+    term: str = ON_DEMAND
+    """Of several rents, the one that is paid."""
+    provider: str = ""
+    """Of several, the one that is paid; empty: the first that is listed."""
+    whole_nodes: bool = False
+    """Instances are paid as a whole, with the GPUs that no replica uses."""
+    missing: str = ""
+    """Why there is no price, in words."""
+    source: Source | None = None
+    """Of the rent in its short form."""
+
+    def __post_init__(self) -> None:
+        """Refuse half the price of an owned GPU, and a rent in two forms: one would have to guess.
+
+        Raises:
+            ValueError: naming the keys.
+        """
+        if self.rents and self.rent_usd_per_hour is not None:
+            raise ValueError("price.rents and price.rent_usd_per_hour: give one of both")
+        if self.amortization_hours is None:
+            if self.power_usd_per_kwh is not None or self.upkeep_usd_per_hour:
+                raise ValueError("price: power and upkeep of an owned GPU need amortization_hours")
+        elif self.purchase_usd is None:
+            raise ValueError("price.amortization_hours needs price.purchase_usd")
+
+    @property
+    def offered(self) -> tuple[Rent, ...]:
+        """Every rent that is known, on whatever term."""
+        if self.rent_usd_per_hour is None:
+            return self.rents
+        return (Rent(usd_per_hour=self.rent_usd_per_hour, term="", source=self.source),)
+
+    def paid(self) -> tuple[Rent, ...]:
+        """Return one provider's rents on the term that is paid; one without a term is on any."""
+        rents = self.on_term(self.term) or self.on_term("")
+        provider = self.provider or (rents[0].provider if rents else "")
+        return tuple(rent for rent in rents if rent.provider == provider)
+
+    def on_term(self, term: str) -> tuple[Rent, ...]:
+        return tuple(rent for rent in self.offered if rent.term == term)
+
+
+def smallest(rents: tuple[Rent, ...], num_gpus: int) -> Rent | None:
+    """Return the rent of the smallest instance that holds so many GPUs, of equals the cheapest."""
+    holding = [rent for rent in rents if rent.holds(num_gpus)]
+    return min(holding, key=lambda rent: (rent.num_gpus or 0, rent.usd_per_hour), default=None)
+
+
+_NOISE: Final = frozenset(
+    {"blackwell", "edition", "generation", "geforce", "gpu", "graphics", "hbm2", "hbm2e", "hbm3",
+     "hbm3e", "nvidia", "server", "tesla"}
+)  # fmt: skip
+"""Words that tell no board of the catalogue from another."""
+_FORMS: Final = frozenset({"nvl", "pcie", "sxm"})
+_VARIANTS: Final = frozenset({"d", "laptop", "mobile", "super", "ti"})
+"""Words that make another board of a model, often with other memory."""
+_SIZE: Final = re.compile(r"(?<![a-z0-9])(\d{1,3})\s?gi?b?\b")
+_SIZE_TOLERANCE: Final = 0.08
+"""Names say GB and mean GiB, or leave out what the driver keeps."""
+_MOST_NAMES: Final = 2000
+"""Whose words are remembered: a catalogue's own names are asked about for every object."""
+
+
+@lru_cache(maxsize=_MOST_NAMES)
+def words(name: str) -> frozenset[str]:
+    """Return what tells boards apart: model, form and size, in lower case.
+
+    >>> sorted(words("NVIDIA-H100-80GB-HBM3")), sorted(words("A100 SXM4 (80 GB)"))
+    (['80gb', 'h100'], ['80gb', 'a100', 'sxm'])
+    """
+    text = _SIZE.sub(r" \1gb ", name.casefold())
+    found = re.findall(r"[a-z0-9]+", text)
+    return frozenset(re.sub(r"^sxm\d$", "sxm", word) for word in found) - _NOISE
+
+
+def size_gb(name: str) -> int | None:
+    """Return the memory that a name gives.
+
+    >>> size_gb("H20 141GB"), size_gb("NVIDIA-GH200-480GB"), size_gb("A100")
+    (141, 480, None)
+    """
+    found = _SIZE.search(name.casefold().replace("-", " ").replace("_", " "))
+    return int(found[1]) if found else None
+
+
+def boards_named(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
+    """Return the classes that a name may mean; none: it is of no known board.
+
+    The name, alias or node label of a class means that class, in any spelling. Of other names the
+    most specific model counts: all its boards whose size and form the name does not contradict.
+    """
+    asked = words(name)
+    exact = [gpu for gpu in gpus.values() if any(words(own) == asked for own in own_names(gpu))]
+    if exact:
+        return tuple(exact)
+    return tuple(gpu for gpu in same_model(name, gpus) if _agrees(gpu, name))
+
+
+def own_names(gpu: "Gpu") -> Iterable[str]:
+    return (gpu.name, *gpu.aliases, *gpu.product_labels)
+
+
+def same_model(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
+    """Return the boards of the model that a name means, whatever size and form it says."""
+    asked = words(name)
+    fitting = [gpu for gpu in gpus.values() if _is_model(gpu, asked)]
+    most = max((len(_model(gpu)) for gpu in fitting), default=0)
+    return tuple(gpu for gpu in fitting if len(_model(gpu)) == most)
+
+
+def _is_model(gpu: "Gpu", asked: frozenset[str]) -> bool:
+    return _model(gpu) <= asked and asked & _VARIANTS <= _model(gpu)
+
+
+def _model(gpu: "Gpu") -> frozenset[str]:
+    """Return the words of a class without its form and size."""
+    return frozenset(
+        word for word in words(gpu.name) if word not in _FORMS and not _SIZE.fullmatch(word)
+    )
+
+
+def _agrees(gpu: "Gpu", name: str) -> bool:
+    asked, own = size_gb(name), gpu.nominal_memory_bytes / GB
+    if asked is not None and abs(asked / own - 1) > _SIZE_TOLERANCE:
+        return False
+    forms = words(name) & _FORMS
+    has_form = {form for known in own_names(gpu) for form in words(known) & _FORMS}
+    return not forms or forms == has_form
+
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
 MAX_FILE_BYTES = MIB

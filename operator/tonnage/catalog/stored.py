@@ -3,20 +3,198 @@
 Sources:
     [vllm-source] config/model.py: float32 models are served in 16 bits;
     model_executor/models/utils.py: a tied table is loaded once.
+
+Which part of a model a tensor belongs to, by the name that its publisher gave it.
+
+Names are read by their parts between dots, so that scales, zero points and packed weights count
+to the matrix that they belong to, whatever the method that quantized it calls them.
+
+Sources:
+    [vllm-source] model_executor/models: the names that each model maps its checkpoints from, and
+    MultiModelKeys for what is an encoder.
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
 from tonnage.catalog.safetensors import Checkpoint, Tensor
 from tonnage.catalog.shape import ModelShape
 from tonnage.catalog.stored_weights import StoredPart, StoredWeights
-from tonnage.catalog.tensor_parts import tensor_parts
 from tonnage.units import format_bytes
+
+_LAYERS: Final = frozenset({"layers", "h", "blocks", "block"})
+_SKIPPED: Final = frozenset(
+    {"talker", "token2wav", "code2wav", "inv_freq", "cos_cached", "sin_cached"}
+)
+_ENCODERS: Final = frozenset(
+    {
+        "visual", "vision", "vision_tower", "vision_model", "vision_encoder", "vision_backbone",
+        "vision_adapter", "vision_embedding", "vision_embedder", "vision_projection",
+        "vision_language_adapter", "vision_embed_tokens", "vpm", "vit_merger", "vit_downsampler",
+        "vit_downsampler2", "vit_large_projector", "sam_model", "qwen2_model", "image_newline",
+        "view_seperator", "patch_merger", "patch_merge_mlp", "pre_mm_projector_norm", "merger",
+        "resampler", "qformer", "connector", "projector", "linear_proj", "mlp1", "mlp_AR",
+        "multi_modal_projector", "mm_projector", "mm_whisper_embeddings", "language_projection",
+        "audio_tower", "audio_model", "audio_encoder", "audio_projection", "audio_language_adapter",
+        "whisper_encoder", "sound_encoder", "sound_projection", "embed_vision", "embed_audio",
+        "embed_tokens_extend", "spatial_projectors", "layerwise_projectors",
+    }
+)  # fmt: skip
+_TABLES: Final = frozenset({"embed_tokens_per_layer", "engram", "ple_embedding"})
+_OUTSIDE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed_in", "embeddings",
+         "embed"),
+        "embedding",
+    ),
+    **dict.fromkeys(("lm_head", "embed_out", "output_layer", "output", "head"), "head"),
+    **dict.fromkeys(
+        ("wpe", "embed_positions", "per_layer_model_projection", "altup_projections",
+         "altup_unembed_projections"),
+        "replicated",
+    ),
+}  # fmt: skip
+_BLOCKS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("self_attn", "self_attention", "attn", "attention", "cross_attn"), "attention"
+    ),
+    **dict.fromkeys(("linear_attn", "mamba", "short_conv", "conv", "mixer"), "state_attention"),
+    **dict.fromkeys(
+        ("mlp", "mlps", "feed_forward", "ffn", "block_sparse_moe", "residual_mlp", "fc1", "fc2"),
+        "dense_ffn",
+    ),
+    **dict.fromkeys(("moe", "experts"), "experts"),
+    **dict.fromkeys(
+        ("shared_mlp", "share_expert", "shared_expert", "shared_experts"), "shared_experts"
+    ),
+    **dict.fromkeys(
+        ("gate", "router", "ple", "altup", "laurel", "layer_scalar", "per_layer_input_gate",
+         "per_layer_projection"),
+        "replicated",
+    ),
+}  # fmt: skip
+"""Modules of a layer; more is told by what stands in them."""
+_IN_FFN: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("gate", "router", "shared_expert_gate", "moe_statics", "router_bias", "gate_bias",
+         "expert_bias", "correction_bias", "e_score_correction_bias", "fc1_latent_proj",
+         "fc2_latent_proj", "routed_expert_down_proj", "routed_expert_up_proj"),
+        "replicated",
+    ),
+    **dict.fromkeys(
+        ("shared_mlp", "share_expert", "shared_expert", "shared_experts"), "shared_experts"
+    ),
+    **dict.fromkeys(("experts", "input_linear", "output_linear"), "experts"),
+}  # fmt: skip
+_IN_MIXER: Final[Mapping[str, str]] = {
+    **_IN_FFN,
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"), "attention"),
+    **dict.fromkeys(("up_proj", "gate_proj", "down_proj"), "dense_ffn"),
+}
+"""Nemotron-H calls every kind of layer so."""
+_NUMBER: Final = re.compile("[0-9]{1,5}")
+_NORM: Final = re.compile("norm|(^|_)ln(_|[0-9]|$)")
+_STREAM: Final = re.compile("hc_|.*(hyper_connection|_res_proj)")
+"""Residual streams beside attention and feed-forward."""
+_STATE_MARK: Final = "A_log"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorPart:
+    """Where a tensor stands: its part, and the layer and module that decide about doubts."""
+
+    part: str
+    layer: int | None = None
+    module: str = ""
+
+
+def tensor_parts(names: Iterable[str], *, num_layers: int) -> dict[str, TensorPart]:
+    """Return the part of every tensor of a model with so many layers; further ones are drafts.
+
+    Some names say what they are only beside others: an attention module with a decay is linear,
+    and a dense block in a layer with experts is what all tokens share.
+    """
+    found = {name: part_of_name(name, num_layers=num_layers) for name in names}
+    states = {tensor.module for name, tensor in found.items() if name.endswith(f".{_STATE_MARK}")}
+    sparse = {tensor.layer for tensor in found.values() if tensor.part == "experts"}
+    return {name: _resolve_part(tensor, states, sparse) for name, tensor in found.items()}
+
+
+def _resolve_part(tensor: TensorPart, states: set[str], sparse: set[int | None]) -> TensorPart:
+    if tensor.part == "attention" and tensor.module in states:
+        return TensorPart("state_attention", tensor.layer, tensor.module)
+    if tensor.part == "dense_ffn" and tensor.layer in sparse:
+        return TensorPart("shared_experts", tensor.layer, tensor.module)
+    return tensor
+
+
+def part_of_name(name: str, *, num_layers: int) -> TensorPart:
+    """Return the part that a name alone tells.
+
+    >>> part_of_name("model.layers.3.mlp.experts.7.up_proj.weight_scale_inv", num_layers=61).part
+    'experts'
+    >>> part_of_name("model.layers.61.self_attn.o_proj.weight", num_layers=61).part
+    'draft'
+    """
+    words = name.split(".")
+    named = _part_named(words)
+    if named is not None:
+        return TensorPart(named)
+    depth = _layer_at(words)
+    if depth is None:
+        return TensorPart(_outside(words))
+    layer = int(words[depth])
+    return _inside(words, depth, layer) if layer < num_layers else TensorPart("draft", layer)
+
+
+def _part_named(words: list[str]) -> str | None:
+    """Return the part that one word tells, wherever it stands."""
+    if any(word.startswith("mtp") for word in words):
+        return "draft"
+    kinds = ((_SKIPPED, "skipped"), (_ENCODERS, "encoders"), (_TABLES, "tables"))
+    return next((part for known, part in kinds if not known.isdisjoint(words)), None)
+
+
+def _layer_at(words: list[str]) -> int | None:
+    """Return where the number of the layer stands."""
+    numbered = (
+        at
+        for at in range(1, len(words))
+        if words[at - 1] in _LAYERS and _NUMBER.fullmatch(words[at])
+    )
+    return next(numbered, None)
+
+
+def _outside(words: list[str]) -> str:
+    if any(_NORM.search(word) or _STREAM.match(word) for word in words):
+        return "replicated"
+    return _first(words, _OUTSIDE) or "other"
+
+
+def _inside(words: list[str], depth: int, layer: int) -> TensorPart:
+    inner = words[depth + 1 :]
+    at = next((at for at, word in enumerate(inner) if word in _BLOCKS), None)
+    module = ".".join(words[: depth + 2 + (at or 0)])
+    if any(_NORM.search(word) or _STREAM.match(word) for word in inner):
+        return TensorPart("replicated", layer, module)
+    if at is None:
+        return TensorPart("other", layer, module)
+    block, rest = _BLOCKS[inner[at]], inner[at + 1 :]
+    if inner[at] == "mixer":
+        return TensorPart(_first(rest, _IN_MIXER) or block, layer, module)
+    if block in {"dense_ffn", "experts"}:
+        return TensorPart(_first(rest, _IN_FFN) or block, layer, module)
+    return TensorPart(block, layer, module)
+
+
+def _first(words: Iterable[str], known: Mapping[str, str]) -> str | None:
+    return next((known[word] for word in words if word in known), None)
+
 
 WIDER_TYPES: Final = frozenset({"F32", "F64"})
 AGREEMENT: Final = 0.02

@@ -17,7 +17,7 @@ from tonnage.catalog.speed_range import (
     unmeasured_parts,
     unmeasured_prompts,
 )
-from tonnage.explain.cost_words import tokens_per_day
+from tonnage.explain.demand_outcome import tokens_per_day
 from tonnage.explain.report import (
     attention_name,
     bottleneck,

@@ -12,8 +12,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
-from tonnage.catalog.models import read_model_config, with_second_file
-from tonnage.catalog.overrides import overrides_in
+from tonnage.catalog.models import overrides_in, read_model_config, with_second_file
 from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.errors import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi, Resource

@@ -16,8 +16,8 @@ from tonnage.catalog.engine import (
     positions_of,
 )
 from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.models import FLAG as OVERRIDES
 from tonnage.catalog.models import built_in_model
-from tonnage.catalog.overrides import FLAG as OVERRIDES
 from tonnage.manifests.arguments import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,

@@ -4,16 +4,18 @@ import math
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.control.input.state import Assessment
 from tonnage.control.write.writes import Writes
 from tonnage.engine.chance import Chance
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
+from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION, SPEC_ANNOTATION
@@ -322,3 +324,81 @@ class SimulatedCluster:
         while number < len(arrival_s) and arrival_s[number] <= at_s:
             number += 1
         return number - self._next
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPlan:
+    """What Tonnage runs first, for the demand of the spec; others begin with it too."""
+
+    flags: Flags
+    replicas: int
+    believed_requests_per_s: float
+    """Of a replica."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSnapshot:
+    """How one object stands after a controller acted."""
+
+    at_s: float
+    replicas: int
+    """That the Deployment asks for after the tick."""
+    ready: int
+    requests_per_s: float | None = None
+    """Measured, as all that follows by the operator; rivals leave it out."""
+    planned_requests_per_s: float | None = None
+    """That the replicas are for, limits aside: what comes or is forecast, headroom, reserve and
+    events."""
+    goodput_requests_per_s: float | None = None
+    """Of one replica, as believed."""
+    problem: str | None = None
+    """Why nothing could be planned, or only for throughput."""
+    calibrations: Calibrations = field(default_factory=Calibrations)
+
+
+@dataclass(slots=True, kw_only=True)
+class Record:
+    """Everything that is known of one object after a simulation. Times since its start."""
+
+    cluster: SimulatedCluster
+    moments: list[RunSnapshot] = field(default_factory=list)
+    faults: list[Exception] = field(default_factory=list)
+    """Bugs of ours that ticks met."""
+
+    @property
+    def served(self) -> ReplayedModel:
+        return self.cluster.served
+
+    def gpu_s(self, from_s: float, until_s: float) -> float:
+        """Return the GPU-seconds billed within a time."""
+        return sum(pod.gpu_s(from_s, until_s) for pod in self.cluster.pods)
+
+
+def moment(record: Record, at_s: float) -> RunSnapshot:
+    """Return how a cluster stands; what was to be done at this time has been done."""
+    cluster = record.cluster
+    return RunSnapshot(
+        at_s=at_s,
+        replicas=cluster.replicas,
+        ready=cluster.num_ready(at_s),
+    )
+
+
+def moment_of_tick(
+    record: Record, found: Assessment, calibrations: Calibrations, at_s: float
+) -> RunSnapshot:
+    """Return the same with what a tick of the operator found; its writes have been done."""
+    demand, sizing = found.traffics.demand, found.sizing
+    problem = found.chosen.problem if found.chosen else None
+    if found.refusal:
+        problem = f"{found.refusal.code}: {found.refusal.message}"
+    elif found.pending:
+        problem = found.pending.message
+    return replace(
+        moment(record, at_s),
+        requests_per_s=demand.requests_per_s if demand else None,
+        planned_requests_per_s=found.need.planned_requests_per_s if found.need else None,
+        goodput_requests_per_s=sizing.goodput_requests_per_s if sizing else None,
+        problem=problem,
+        calibrations=calibrations,
+    )

@@ -8,16 +8,19 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.engine.chance import Chance
-from tonnage.replay.cluster import ReplayedModel, StartupTime
+from tonnage.replay.cluster import FirstPlan, ReplayedModel, StartupTime
 from tonnage.replay.ground_truth import GroundTruth
-from tonnage.replay.operator import Operator
 from tonnage.replay.prometheus import Fault, drop_scrapes
-from tonnage.replay.record import FirstPlan
-from tonnage.replay.shapes import MeanTraffic, Shape
-from tonnage.replay.simulation import Controller, Simulation
-from tonnage.replay.trace_sampling import drawn_from, times
-from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Traffic, TrafficSource, constant_rate, traffic
+from tonnage.replay.simulation import Controller, Operator, Simulation
+from tonnage.replay.traces import Trace, drawn_from, times
+from tonnage.replay.traffic import (
+    MeanTraffic,
+    Shape,
+    Traffic,
+    TrafficSource,
+    constant_rate,
+    traffic,
+)
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload, slo_of
 from tonnage.sizing.workload import Slo

@@ -1,16 +1,196 @@
 """The closed loop: a controller, a cluster in place of Kubernetes, traffic, and scrapes between."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import Protocol
 
-from tonnage.replay.cluster import EPOCH_S, Pod, ReplayedModel, SimulatedCluster
-from tonnage.replay.operator import Operator
-from tonnage.replay.prometheus import Fault, Page, Query, SimulatedPrometheus
-from tonnage.replay.record import Record
+from tonnage.catalog.gpu import Gpu, built_in_gpus
+from tonnage.control.input.memory import Memory
+from tonnage.control.input.state import DeploymentView, Fleet, ModelState, ModelView, PodView
+from tonnage.control.tick import tick
+from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes, PodKey
+from tonnage.estimate.metrics import FRESH_SCRAPES, judged_bounds
+from tonnage.estimate.pages import BUCKETS, CACHE, COLUMNS, metrics_of
+from tonnage.estimate.samples import EngineSamples, fleet_samples
+from tonnage.replay.cluster import (
+    EPOCH_S,
+    Pod,
+    Record,
+    ReplayedModel,
+    SimulatedCluster,
+    moment_of_tick,
+)
+from tonnage.replay.prometheus import Fault, Page, Query, SeriesKey, SimulatedPrometheus, Target
 from tonnage.settings import Settings
+from tonnage.sizing.expected import slo_of
+
+
+class Operator:
+    """Ticks as the operator's loop does."""
+
+    table: Mapping[str, Query] = MappingProxyType({})
+    """It asks for raw samples."""
+    reads_scrapes = True
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        gpus: Mapping[str, Gpu] | None = None,
+        is_brought_up: bool = False,
+    ) -> None:
+        """``gpus``: other than those of the catalogue, or with other prices.
+
+        ``is_brought_up``: a fleet is created whole, as if the steps up to it were over.
+        """
+        self.settings, self.memory = settings, Memory()
+        self.interval_s = settings.tick_s
+        self._is_brought_up = is_brought_up
+        self._gpus = built_in_gpus() if gpus is None else gpus
+        self._scrapes = FleetScrapes(settings)
+
+    def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
+        """Decide, and do what is to be written."""
+        outcome = tick(self._fleet(record, prometheus, at_s), self.memory)
+        self.memory = outcome.memory
+        for writes in outcome.writes:
+            record.cluster.apply(writes, at_s)
+        (found,) = outcome.found
+        record.moments.append(moment_of_tick(record, found, self.memory.calibrations, at_s))
+        record.faults += [each.error for each in outcome.faults]
+
+    def _fleet(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> Fleet:
+        engines = self._engines(record, prometheus, EPOCH_S + at_s)
+        return Fleet(
+            now_s=EPOCH_S + at_s,
+            models=(_state(record, engines, at_s),),
+            metrics_problem=None,
+            calibrations=self.memory.calibrations,
+            gpus=self._gpus,
+            settings=self._settings_of(record),
+            has_pod_monitors=True,
+        )
+
+    def _engines(
+        self, record: Record, prometheus: SimulatedPrometheus, now_s: float
+    ) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
+        """Take in what was scraped of late, and return the figures of all engines."""
+        scrapes, answered = self._scrapes, Answered()
+        settings = self.settings
+        since_s = now_s - FRESH_SCRAPES * settings.scrape_interval_s - settings.tick_s
+        bounds = _bounds(record)
+        scrapes.expect(frozenset(prometheus.targets))
+        for pod, target in prometheus.targets.items():
+            for key in _wanted(target, bounds):
+                labels = {"__name__": key[0], **dict(key[1]), **target.labels}
+                scrapes.take(answered, hash((pod, key)), labels.copy, target.points(key, since_s))
+        scrapes.add(answered)
+        return fleet_samples(scrapes, now_s)
+
+    def _settings_of(self, record: Record) -> Settings:
+        """Return the settings; in the act that creates the fleet one step may be all of it."""
+        if not self._is_brought_up or record.cluster.template:
+            return self.settings
+        most = record.served.model.spec.scaling.max_replicas
+        return self.settings.model_copy(update={"max_scale_up_replicas": most})
+
+
+def _bounds(record: Record) -> frozenset[str]:
+    """Return which bounds to ask for: around the limits of the promise."""
+    slo = slo_of(record.served.model.spec)
+    ttft, tpot = ({target.limit_s for target in targets} for targets in (slo.ttft, slo.tpot))
+    return frozenset({"+Inf", *(str(float(bound)) for bound in judged_bounds(ttft, tpot))})
+
+
+def _wanted(target: Target, bounds: frozenset[str]) -> Iterator[SeriesKey]:
+    """Yield the series of a target that the operator asks for."""
+    for metric in (*metrics_of(COLUMNS), CACHE):
+        yield from target.keys.get(metric, ())
+    for metric in BUCKETS:
+        yield from (k for k in target.keys.get(metric, ()) if dict(k[1])["le"] in bounds)
+
+
+def _state(
+    record: Record, found: Mapping[PodKey, tuple[EngineSamples, ...]], at_s: float
+) -> ModelState:
+    cluster = record.cluster
+    pods = pod_views(cluster, at_s)
+    keys = [(pod.namespace, pod.name) for pod in pods]
+    return ModelState(
+        view=model_view(cluster),
+        model=cluster.model,
+        deployment=deployment_view(cluster, at_s),
+        pods=pods,
+        engines=tuple(each for key in keys for each in found.get(key, ())),
+    )
+
+
+def model_view(cluster: SimulatedCluster) -> ModelView:
+    model = cluster.model
+    return ModelView(
+        namespace=model.namespace,
+        name=model.name,
+        uid=model.uid,
+        generation=model.generation,
+        created="",
+        manifest="{}",
+        status="{}",
+        is_deleting=False,
+    )
+
+
+def deployment_view(cluster: SimulatedCluster, at_s: float) -> DeploymentView | None:
+    """Return the Deployment; None before the first template."""
+    template = cluster.template
+    if template is None:
+        return None
+    model, kept = cluster.model, cluster.remaining_pods
+    return DeploymentView(
+        namespace=model.namespace,
+        name=model.name,
+        uid=f"deployment-of-{model.uid}",
+        owner_uid=model.uid,
+        is_opted_in=True,
+        replicas=cluster.replicas,
+        generation=cluster.generation,
+        observed_generation=cluster.generation,
+        ready=cluster.num_ready(at_s),
+        updated=sum(pod.flags == template.flags for pod in kept),
+        total=len(kept),
+        digest=template.digest,
+        flags=template.flags_text,
+        made_from=template.made_from,
+        gpus_per_replica=template.machine.num_gpus,
+        template_managers=frozenset(),
+        template_digest=template.flags_text,
+        pod_spec_digest=template.flags_text,
+        problems=(),
+    )
+
+
+def pod_views(cluster: SimulatedCluster, at_s: float) -> tuple[PodView, ...]:
+    """Return the pods that are there at a time."""
+    return tuple(
+        PodView(
+            namespace=cluster.model.namespace,
+            name=pod.name,
+            uid=pod.name,
+            replica_set_uid=f"replica-set-of-{cluster.model.uid}",
+            is_ready=pod.ready_s <= at_s,
+            is_deleting=pod.deleted_s <= at_s,
+            created_at_s=EPOCH_S + pod.created_s,
+            scheduled_at_s=EPOCH_S + pod.created_s,
+            was_ready=False,
+            has_restarted=False,
+            ready_at_s=EPOCH_S + pod.ready_s if pod.ready_s <= at_s else None,
+            unschedulable=None,
+            trouble=None,
+        )
+        for pod in cluster.live
+    )
 
 
 class Controller(Protocol):

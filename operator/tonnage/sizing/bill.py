@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tonnage.catalog.price import RESERVED
+from tonnage.catalog.gpu import RESERVED
 from tonnage.sizing.cost import GpuHour, gpu_hour, rented_hour, usd_per_million_tokens
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin

@@ -4,8 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.price import Rent, smallest
+from tonnage.catalog.gpu import Gpu, Rent, smallest
 from tonnage.units import HOUR_S, KB, MILLION, significant
 
 

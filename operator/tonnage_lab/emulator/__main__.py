@@ -13,13 +13,12 @@ from aiohttp import web
 from tonnage.engine.limits import EngineLimits, LimitsError
 from tonnage.manifests.names import CLASS_VARIABLE
 from tonnage.units import GIB, KIB
-from tonnage_lab.emulator import authentication, buckets, truth
-from tonnage_lab.emulator.arguments import Arguments, parse
-from tonnage_lab.emulator.cache_config import cache_config
+from tonnage_lab.emulator import buckets, truth
+from tonnage_lab.emulator.arguments import Arguments, cache_config, parse
 from tonnage_lab.emulator.loop import EngineLoop
 from tonnage_lab.emulator.metrics import MetricsPage
-from tonnage_lab.emulator.nodes import Group, join
-from tonnage_lab.emulator.server import Server
+from tonnage_lab.emulator.server import VARIABLE, Server
+from tonnage_lab.emulator.transfer import Group, join
 from tonnage_lab.emulator.truth import EngineTruth, TruthError
 
 logger = logging.getLogger("tonnage_lab.emulator")
@@ -150,7 +149,7 @@ async def serve(arguments: Arguments, hidden: EngineTruth) -> None:
     stopping = told_to_stop()
     server, loop = build(arguments, hidden)
     runner = web.AppRunner(
-        server.application(api_key=os.environ.get(authentication.VARIABLE)),
+        server.application(api_key=os.environ.get(VARIABLE)),
         access_log=None,
         handler_cancellation=True,
         shutdown_timeout=LAST_WORDS_S,

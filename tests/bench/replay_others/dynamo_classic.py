@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from replay_others.inside import counters, profile_of
-from replay_others.profile import Profile
+from replay_others.inside import Profile, counters, profile_of
 from tonnage.replay.baselines.rule import RuleInput, Signals, limit_s, whole
 from tonnage.replay.prometheus import Query
 

@@ -2,19 +2,68 @@
 
 import math
 from array import array
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from oracle import Oracle
-from replay_others.profile import Profile, decode_step_s
 from tonnage.engine.core import Engine
+from tonnage.engine.step_costs import StepCosts
 from tonnage.engine.table import RequestTable
 from tonnage.replay.baselines.rule import Rule, Signals
 from tonnage.replay.cluster import Pod, SimulatedCluster
 from tonnage.replay.ground_truth import Machine
 from tonnage.replay.prometheus import Query, Series
 from tonnage.sizing.expected import expected_workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """The latencies of an engine by its load, without noise: in favour of whoever uses it."""
+
+    ttft_s: Callable[[float], float]
+    """Of a prompt of so many tokens, alone."""
+    itl_s: Callable[[int, float], float]
+    """Of so many sequences that decode, each with so many tokens of context."""
+
+
+def decode_step_s(costs: StepCosts, num_decoding: int, context_tokens: float) -> float:
+    """Return the time of a step in which sequences of one length decode, and nothing else.
+
+    ``base[n] + max(memory[n] + f[n] * n * memory_price, compute[n] + f[n] * n * compute_price)``:
+    what ``StepCosts`` says, for one rank without prompts. Beyond the largest batch: that one.
+    """
+    n = min(num_decoding, len(costs.base_s) - 1)
+    knot = bisect_right(costs.knots_tokens, context_tokens) - 1
+    beyond = context_tokens - costs.knots_tokens[knot]
+    memory_s = costs.memory_price_s[knot] + beyond * costs.memory_slope_s[knot]
+    compute_s = costs.compute_price_s[knot] + beyond * costs.compute_slope_s[knot]
+    each = costs.context_factor[n] * n
+    overlapped_s = max(costs.memory_s[n] + each * memory_s, costs.compute_s[n] + each * compute_s)
+    return costs.base_s[n] + overlapped_s
+
+
+@dataclass(slots=True, kw_only=True)
+class Patience:
+    """Counts decisions to go up, or to go down, since the last one that did not."""
+
+    up_s: float
+    down_s: float
+    ups: int = 0
+    downs: int = 0
+
+    def confirm(self, wanted: int, signals: Signals, interval_s: float) -> int:
+        """Return the newest number wanted once its direction has been wanted long enough."""
+        now = signals.asked
+        self.ups = self.ups + 1 if wanted > now else 0
+        self.downs = self.downs + 1 if wanted < now else 0
+        is_up = self.ups and self.ups >= math.ceil(self.up_s / interval_s)
+        is_down = self.downs and self.downs >= math.ceil(self.down_s / interval_s)
+        if not (is_up or is_down):
+            return now
+        self.ups = self.downs = 0
+        return wanted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

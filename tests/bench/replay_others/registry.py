@@ -10,7 +10,7 @@ from replay_others.scaling_manager import ScalingManager
 from replay_others.true_rate import TrueRate
 from replay_others.wva2 import TokenSaturation
 from replay_others.wva_queueing import QueueingModel
-from tonnage.replay.baselines.registry import RIVALS, Rival
+from tonnage.replay.policy import RIVALS, Rival
 
 KNOWS_TRUTH: Final = "true-rate"
 

@@ -4,7 +4,7 @@
 import pytest
 
 from replay_others.dynamo_classic import TABLE, ClassicPlanner
-from replay_others.profile import Profile, decode_step_s
+from replay_others.inside import Profile, decode_step_s
 from rival_builders import a_signal
 from tonnage.engine.step_costs import linear_costs, with_knot
 

@@ -4,9 +4,14 @@ from dataclasses import replace
 import pytest
 
 from replay_others.inside import IdleRequest
-from replay_others.kalman import new_filter
-from replay_others.queueing_model import QueueServer, Speed, _means
-from replay_others.wva_queueing import QueueingModel, first_guess
+from replay_others.wva_queueing import (
+    QueueingModel,
+    QueueServer,
+    Speed,
+    _means,
+    first_guess,
+    new_filter,
+)
 from rival_builders import a_signal, told
 from tonnage.replay.baselines.wva import MeanRequest
 

@@ -3,7 +3,7 @@ import pytest
 from replay_others.registry import ALL, OTHERS
 from rival_builders import DURATION_S, simulated
 from slo_shares import slo_shares
-from tonnage.replay.baselines.registry import RIVALS
+from tonnage.replay.policy import RIVALS
 
 pytestmark = pytest.mark.thorough
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from replay_others.full_rates import (
+from replay_others.scaling_manager import (
     FullRate,
     FullRates,
     RateWindow,
+    ScalingManager,
     ShapeWatch,
     Starts,
 )
-from replay_others.scaling_manager import ScalingManager
 from rival_builders import a_signal
 from tonnage.replay.baselines.rule import ObservedPod
 from tonnage.replay.baselines.wva import MeanRequest

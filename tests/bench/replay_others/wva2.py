@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from replay_others.wva import allowed_tokens, peaks
-from tonnage.replay.baselines.rule import RuleInput, Signals
+from tonnage.estimate.pages import RUNNING, WAITING
+from tonnage.replay.baselines.rule import KV_USAGE, RuleInput, Signals, scrapes_in
 from tonnage.replay.baselines.wva import (
     INTERVAL_S,
+    PEAK_S,
     Gauge,
     MeanRequest,
     desired_replicas,
@@ -22,7 +23,31 @@ from tonnage.replay.baselines.wva import (
     mean_shape,
     shapes,
 )
-from tonnage.replay.prometheus import Query
+from tonnage.replay.prometheus import Points, Query
+from tonnage.sizing.request import Flags
+
+
+def highest(points: Points, _window_s: float, _at_s: float) -> float | None:
+    return max((value for _, value in points), default=None)
+
+
+def peaks(scrape_interval_s: float) -> dict[str, Query]:
+    """Return the queries of KV usage and requests: the most of a minute."""
+    scrapes = scrapes_in(PEAK_S, scrape_interval_s)
+    return {
+        name: Query(metric=metric, over=highest, scrapes=scrapes)
+        for name, metric in (("kv_usage", KV_USAGE), ("waiting", WAITING), ("running", RUNNING))
+    }
+
+
+def allowed_tokens(shape: MeanRequest, flags: Flags) -> float:
+    """Return what flags let a cache hold, where prompts are computed as fast as they leave."""
+    prompt, output = shape.input_tokens, shape.output_tokens
+    if output <= 0:
+        return 0.0
+    balanced = flags.max_num_batched_tokens * output / (prompt + output)
+    return min(balanced, flags.max_num_seqs) * (prompt + output / 2)
+
 
 FULL_KV: Final = 0.8
 FULL_QUEUE: Final = 5.0

@@ -13,13 +13,13 @@ from tonnage.catalog.gpu import (
     CatalogError,
     Gpu,
     MissingFigureError,
+    boards_named,
     built_in_gpus,
     find_gpu,
     read_gpu,
     read_gpus,
     sources,
 )
-from tonnage.catalog.gpu_names import boards_named
 from tonnage.units import GB, GIB
 
 EXPECTED = [

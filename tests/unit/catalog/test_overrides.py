@@ -6,8 +6,13 @@ import pytest
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.engine import positions_of
-from tonnage.catalog.models import built_in_config, built_in_model, read_model_config
-from tonnage.catalog.overrides import overrides_in, with_overrides
+from tonnage.catalog.models import (
+    built_in_config,
+    built_in_model,
+    overrides_in,
+    read_model_config,
+    with_overrides,
+)
 
 QWEN = "Qwen/Qwen3-8B"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32_768}

@@ -11,9 +11,8 @@ from tonnage.catalog.config.formats.quantization import BF16
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import counted_bytes, num_parameters
 from tonnage.catalog.shape import StateAttention
-from tonnage.catalog.stored import apply_checkpoint, weights_by_part
+from tonnage.catalog.stored import apply_checkpoint, tensor_parts, weights_by_part
 from tonnage.catalog.stored_weights import StoredPart
-from tonnage.catalog.tensor_parts import tensor_parts
 
 # Names as the publishers of these families wrote them; {L} is a layer, ... the rest of the name.
 PARTS = {

@@ -14,8 +14,16 @@ from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.safetensors import CheckpointError
 from tonnage.cli.console import Failure
-from tonnage.cli.read.checkpoint import INDEX, Folder, checkpoint_in, read_checkpoint
-from tonnage.cli.read.hub import FIRST_BYTES, HubFiles, checkpoint_from_hub, may_lead_to
+from tonnage.cli.read.hub import (
+    FIRST_BYTES,
+    INDEX,
+    Folder,
+    HubFiles,
+    checkpoint_from_hub,
+    checkpoint_in,
+    may_lead_to,
+    read_checkpoint,
+)
 from tonnage.cli.read.references import References
 from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.cli.results.planning import PlanContext, Refused, answer, with_offers

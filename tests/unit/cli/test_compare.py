@@ -23,8 +23,7 @@ from cli_builders import (
     run,
 )
 from cli_builders import llama as manifest
-from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.price import Price
+from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.cli.commands.plan_options import named_classes
 from tonnage.cli.console import Failure
 from tonnage.cli.results.comparing import Excluded, compare_classes

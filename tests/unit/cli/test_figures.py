@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from cli_builders import a_budget, answered
-from tonnage.cli.text.figures import bytes_with_spread, memory_bar
+from tonnage.cli.text.plan import bytes_with_spread, memory_bar
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.units import GIB, MIB
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from api_server_double import a_kubeconfig, serving
 from cli_builders import LLAMA, plan, run
 from tonnage.api.status import Status
-from tonnage.cli.read.operator_lease import stale_note
+from tonnage.cli.read.live import stale_note
 from tonnage.cli.text.explain import chain_report
 
 COLLECTION = "/apis/tonnage.dev/v1alpha1/modeldeployments"

@@ -10,7 +10,7 @@ import pytest
 from cli_builders import SMALL, assert_stands_alone, run
 from counted_fleet import PER_MINUTE, fleet
 from http_double import serving
-from tonnage.cli.commands.traffic import TIME_UNITS
+from tonnage.cli.commands.options import TIME_UNITS
 from tonnage.replay.trace_rows import UNITS_PER_S
 
 DAY = (*(2,) * 6, *(15,) * 2, *(40,) * 10, *(30,) * 3, *(5,) * 3)

@@ -16,8 +16,7 @@ from click.testing import CliRunner
 from builders import a_gpu, a_sizing_request
 from cli_builders import LLAMA, answered, llama, plan, run
 from tonnage.api.objects import parse_model_deployment
-from tonnage.catalog.gpu import GPU_FOLDER, built_in_gpus
-from tonnage.catalog.price import Price, Rent
+from tonnage.catalog.gpu import GPU_FOLDER, Price, Rent, built_in_gpus
 from tonnage.cli.commands.app import program
 from tonnage.cli.commands.compare import compare as compare_command
 from tonnage.cli.commands.init import init as init_command

@@ -4,8 +4,8 @@ import pytest
 
 from cli_builders import llama, run
 from tonnage.cli.commands import output_files
-from tonnage.cli.results import progress as patience
-from tonnage.cli.results.progress import UNCOMPILED, Progress
+from tonnage.cli.commands import output_files as patience
+from tonnage.cli.commands.output_files import UNCOMPILED, Progress
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from cli_builders import SMALL, a_deployment, run
-from tonnage.cli.results import progress
-from tonnage.cli.results.replay_summary import COLUMNS
+from tonnage.cli.commands import output_files
+from tonnage.cli.text.replay import COLUMNS
 from tonnage.replay.policy import descriptions
 
 
@@ -329,7 +329,7 @@ def test_speculative_decoding_is_refused_with_its_line(trace):
 
 
 def test_a_trace_that_takes_long_to_read_is_told_on_standard_error(trace, monkeypatch):
-    monkeypatch.setattr(progress, "PATIENCE_S", 0)
+    monkeypatch.setattr(output_files, "PATIENCE_S", 0)
 
     result = replay(trace, "--policy", "static:2")
 

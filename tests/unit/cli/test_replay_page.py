@@ -8,24 +8,23 @@ import pytest
 
 from cli_builders import assert_stands_alone, tree, words
 from fleet_builders import a_model, a_sizing
-from tonnage.catalog.price import Rent
-from tonnage.cli.page.drawing import BAD, GOOD, SERIES, look
+from tonnage.catalog.gpu import Rent
+from tonnage.cli.page.document import BAD, GOOD, SERIES, look
 from tonnage.cli.page.timeline import PolicyCourse, course_figure, replay_page
-from tonnage.cli.results.replay_summary import (
+from tonnage.cli.results.replays import ReplayQuestion, Replays
+from tonnage.cli.text.replay import (
     cells,
     headline,
     notes,
     ran_words,
     verdict_kind,
 )
-from tonnage.cli.results.replays import ReplayQuestion, Replays
-from tonnage.replay.evaluation import RunFigures
+from tonnage.replay.cluster import FirstPlan
+from tonnage.replay.evaluation import RunFigures, SeriesPoint
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import policy_of
-from tonnage.replay.record import FirstPlan
 from tonnage.replay.scenario import SyntheticWorkload
-from tonnage.replay.series import SeriesPoint
-from tonnage.replay.shapes import SHAPES
+from tonnage.replay.traffic import SHAPES
 from tonnage.sizing.cost import GpuHour
 
 DAY_S = 86_400.0

@@ -17,8 +17,7 @@ from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.scenario import SETTINGS, first_plan
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.trace_sampling import drawn_from
-from tonnage.replay.traces import Trace
+from tonnage.replay.traces import Trace, drawn_from
 from tonnage.sizing.expected import slo_of
 
 PAGE = Path(__file__).parents[3] / "deploy/site/pages/how-to/bursts.md"

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_gpu, a_sizing_request, an_slo
-from tonnage.catalog.price import Price
+from tonnage.catalog.gpu import Price
 from tonnage.explain.demand_outcome import (
     DemandOutcome,
     at_demand,

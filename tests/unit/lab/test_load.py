@@ -9,9 +9,15 @@ import pytest
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer, unused_port
 
-from tonnage_lab.load_client import Client, LengthDistribution, RequestShape
+from tonnage_lab.load_client import (
+    Client,
+    LengthDistribution,
+    RequestRecord,
+    RequestShape,
+    attainment,
+    quantile,
+)
 from tonnage_lab.load_endpoints import Endpoints, PodChoice, PodEndpoint, ready_endpoints
-from tonnage_lab.load_records import RequestRecord, attainment, quantile
 
 A, B = (PodEndpoint(address=f"10.244.0.{n}", port=8000, pod=f"pod-{n}") for n in (2, 6))
 

@@ -17,10 +17,8 @@ from tonnage.replay.cluster import StartupTime
 from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import Policy
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload, first_plan
-from tonnage.replay.shapes import SHAPES, SWING
-from tonnage.replay.trace_sampling import window_of
-from tonnage.replay.traces import Trace
-from tonnage.replay.traffic import Traffic, TrafficSource, diurnal, traffic
+from tonnage.replay.traces import Trace, window_of
+from tonnage.replay.traffic import SHAPES, SWING, Traffic, TrafficSource, diurnal, traffic
 from tonnage.sizing.expected import expected_workload
 from tonnage.units import HOUR_S
 

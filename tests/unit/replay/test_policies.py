@@ -6,13 +6,13 @@ from functools import cache
 import pytest
 
 from fleet_builders import a_model, a_request_of, a_sizing
-from tonnage.replay.baselines.registry import RIVALS
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.fluid import work_of
-from tonnage.replay.ground_truth import GroundTruth, true_replica
+from tonnage.replay.evaluation import width_of
+from tonnage.replay.ground_truth import GroundTruth, true_replica, work_of
 from tonnage.replay.policies import PreparedScenario, static_peak
 from tonnage.replay.policy import (
     OWN,
+    RIVALS,
     Policy,
     UnknownPolicyError,
     default_policies,
@@ -28,10 +28,8 @@ from tonnage.replay.scenario import (
     TraceWorkload,
     first_plan,
 )
-from tonnage.replay.series import width_of
-from tonnage.replay.shapes import SHAPES
-from tonnage.replay.trace_sampling import drawn_from
-from tonnage.replay.traces import Trace
+from tonnage.replay.traces import Trace, drawn_from
+from tonnage.replay.traffic import SHAPES
 from tonnage.sizing.expected import with_queue
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.workload import Lengths, Workload

@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 from fleet_builders import a_model
-from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.price import Price, Rent
+from tonnage.catalog.gpu import Price, Rent, built_in_gpus
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import policy_of
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, first_plan
-from tonnage.replay.shapes import SHAPES
+from tonnage.replay.traffic import SHAPES
 
 MODEL = a_model(
     model={"id": "meta-llama/Llama-3.1-8B-Instruct"},

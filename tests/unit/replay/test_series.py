@@ -9,14 +9,12 @@ import pytest
 
 from fleet_builders import a_model
 from thorough import one_of_each
-from tonnage.replay.baselines.registry import RIVALS
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.evaluation import RequestOutcomes
+from tonnage.replay.evaluation import RequestOutcomes, series
 from tonnage.replay.policies import PreparedScenario
-from tonnage.replay.policy import OWN, policy_of
+from tonnage.replay.policy import OWN, RIVALS, policy_of
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, first_plan
-from tonnage.replay.series import series
-from tonnage.replay.shapes import SHAPES
+from tonnage.replay.traffic import SHAPES
 
 
 def a_pod(created_s, ready_s, deleted_s=math.inf, ended_s=math.inf):

@@ -2,7 +2,7 @@ from functools import partial
 
 import pytest
 
-from tonnage.replay.shapes import SHAPES, MeanTraffic
+from tonnage.replay.traffic import SHAPES, MeanTraffic
 from tonnage.sizing.workload import Lengths, Workload
 
 WORKLOAD = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)

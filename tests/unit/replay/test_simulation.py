@@ -17,11 +17,10 @@ from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.replay.cluster import EPOCH_S, ReplayedModel, SimulatedCluster, StartupTime
 from tonnage.replay.ground_truth import GroundTruth, Kink, machine
-from tonnage.replay.operator import deployment_view, pod_views
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import drop_scrapes
 from tonnage.replay.simulated_metrics import Ladders
-from tonnage.replay.simulation import Simulation
+from tonnage.replay.simulation import Simulation, deployment_view, pod_views
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload

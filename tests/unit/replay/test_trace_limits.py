@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pytest
 
-from tonnage.replay.trace_file import PIECE_BYTES, TraceError, TraceLimits
+from tonnage.replay.trace_rows import PIECE_BYTES, TraceError, TraceLimits
 from tonnage.replay.traces import read_trace
 from tonnage.units import KIB, MIB
 

@@ -3,8 +3,7 @@ from itertools import pairwise
 
 import pytest
 
-from tonnage.replay.trace_sampling import drawn_from, duration_of, times, window_of
-from tonnage.replay.traces import Trace
+from tonnage.replay.traces import Trace, drawn_from, duration_of, times, window_of
 
 
 def a_trace(*rows):

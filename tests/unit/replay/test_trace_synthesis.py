@@ -5,8 +5,14 @@ from itertools import pairwise
 
 import pytest
 
-from tonnage.replay.measured_traffic import CountedError, MeasuredTraffic, Span, Spread
-from tonnage.replay.trace_synthesis import MOST_REQUESTS, trace_of
+from tonnage.replay.measured_traffic import (
+    MOST_REQUESTS,
+    CountedError,
+    MeasuredTraffic,
+    Span,
+    Spread,
+    trace_of,
+)
 
 INFINITE = float("inf")
 SPREAD = Spread(bounds=(0, 100, 200, 500), counts=(50, 30, 20), mean_tokens=150)

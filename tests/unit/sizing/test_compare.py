@@ -10,8 +10,7 @@ import yaml
 from builders import a_gpu, a_sizing_request, an_slo
 from splits import mean_cost_of, swept_costs
 from tonnage.api.objects import parse_model_deployment
-from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.price import Price
+from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.explain.demand_outcome import demand_rows
 from tonnage.explain.words import explain
 from tonnage.sizing.bill import bill, tokens_per_s_asked

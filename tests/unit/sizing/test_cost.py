@@ -6,15 +6,14 @@ import pytest
 
 from builders import a_gpu, a_sizing_request
 from tonnage.api.schedules import Schedule
-from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.price import ON_DEMAND, Price, Rent, Source
-from tonnage.explain.cost_words import (
+from tonnage.catalog.gpu import ON_DEMAND, Price, Rent, Source, built_in_gpus
+from tonnage.explain.demand_outcome import (
     commitment_written,
+    cost_figures,
     missing_price,
     nodes_written,
     per_hour_written,
 )
-from tonnage.explain.demand_outcome import cost_figures
 from tonnage.explain.report import estimate_status, round_estimate
 from tonnage.sizing.bill import bill
 from tonnage.sizing.compare import Choice

@@ -18,7 +18,7 @@ from builders import (
 from fleet_builders import SPEC, a_model, a_request_of
 from golden.formulas import Need, ways_out
 from tonnage.api.status import Reason
-from tonnage.catalog.price import Price
+from tonnage.catalog.gpu import Price
 from tonnage.explain.demand_outcome import demand_rows
 from tonnage.explain.report import estimate_status, plan_status
 from tonnage.explain.words import explain, inputs

@@ -15,9 +15,8 @@ from builders import (
     an_slo,
 )
 from tonnage.api.hardware import ParallelSizes
-from tonnage.catalog.gpu import built_in_gpus, find_gpu
+from tonnage.catalog.gpu import Price, built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
-from tonnage.catalog.price import Price
 from tonnage.catalog.shape import StateAttention
 from tonnage.sizing.errors import InvalidParallelismError, SLOInfeasibleError
 from tonnage.sizing.request import with_prior

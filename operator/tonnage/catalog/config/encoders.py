@@ -11,7 +11,7 @@ from typing import Annotated, Final
 from pydantic import AliasChoices, Field, ValidationError
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError, Needed, first_problem
-from tonnage.catalog.config.keys.parts import PARTS
+from tonnage.catalog.config.keys.names import PARTS
 from tonnage.catalog.config.keys.types import Block, Heads, Layers, Size
 from tonnage.units import MILLION
 

@@ -10,21 +10,19 @@ from difflib import get_close_matches
 
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.config.architectures.assumed import (
+    TEXT_BLOCKS,
     assumed_architecture,
     assumed_kind,
     assumed_wrapper,
     kind_of_class,
+    refuse_unknown_parts,
+    refuse_without_decode,
 )
 from tonnage.catalog.config.architectures.kinds import (
     ARCHITECTURES,
     UNDERSTOOD,
     WRAPPED_TYPES,
     WRAPPERS,
-)
-from tonnage.catalog.config.architectures.refusals import (
-    TEXT_BLOCKS,
-    refuse_unknown_parts,
-    refuse_without_decode,
 )
 from tonnage.catalog.config.architectures.traits import (
     Architecture,
@@ -52,15 +50,15 @@ from tonnage.catalog.config.keys.decoder import (
     UnknownArchitectureError,
     read_keys,
 )
-from tonnage.catalog.config.keys.document import check_document, digest
 from tonnage.catalog.config.keys.names import (
+    check_document,
+    digest,
     own_names,
     refuse_other_values,
     usual_names,
     without_draft_entries,
 )
-from tonnage.catalog.config.layers.attention import derived_head_dim
-from tonnage.catalog.config.layers.rotary import rotary_elements
+from tonnage.catalog.config.layers.attention import derived_head_dim, rotary_elements
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.shape import (
     Attention,

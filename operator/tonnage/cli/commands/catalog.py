@@ -8,15 +8,14 @@ from typing import Final
 import click
 
 from tonnage.catalog.cache_types import CACHE_TYPES
-from tonnage.catalog.gpu import CatalogError, Gpu, sources
+from tonnage.catalog.gpu import CatalogError, Gpu, smallest, sources
 from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
-from tonnage.catalog.price import smallest
 from tonnage.catalog.shape import ModelShape
 from tonnage.cli.commands.options import option, output_option, takes
 from tonnage.cli.commands.output_formats import NUMBER, serialize
 from tonnage.cli.console import Failure, output, show
-from tonnage.cli.read.classes import known_gpus
+from tonnage.cli.read.prices import known_gpus
 from tonnage.cli.text.layout import fitting_table
 from tonnage.sizing.cost import amount
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token

@@ -27,8 +27,8 @@ from tonnage.cli.console import EXIT_INFEASIBLE, OK, Failure, output, print_erro
 from tonnage.cli.read.manifest import Manifests
 from tonnage.cli.read.references import ModelFiles, parsed_model
 from tonnage.cli.results.comparing import Compared, compare_classes
+from tonnage.cli.results.plan_summary import choice_row
 from tonnage.cli.results.planning import PlanContext, code_of, request_of
-from tonnage.cli.results.rows import choice_row
 from tonnage.cli.text.compare import comparison_report
 from tonnage.manifests.target import RefusedError
 from tonnage.sizing.errors import SizingError

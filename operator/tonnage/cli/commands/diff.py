@@ -24,6 +24,7 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.commands.output_formats import serialize
 from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, print_error
+from tonnage.cli.read.fleet import LiveObject, read_live
 from tonnage.cli.read.live import LiveCluster
 from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load
 from tonnage.cli.read.nested import block
@@ -36,7 +37,6 @@ from tonnage.cli.read.references import (
     parsed_model,
     target_of,
 )
-from tonnage.cli.read.running import LiveObject, read_live
 from tonnage.cli.results.differing import (
     Difference,
     figures,
@@ -46,9 +46,16 @@ from tonnage.cli.results.differing import (
     view_of_plan,
 )
 from tonnage.cli.results.plan_summary import exit_code
-from tonnage.cli.results.planning import PlanContext, Planned, Refused, answer
+from tonnage.cli.results.planning import (
+    NOTHING,
+    PlanContext,
+    Planned,
+    Refused,
+    There,
+    answer,
+    parts_of,
+)
 from tonnage.cli.results.rendering import FILE_SITE, servable
-from tonnage.cli.results.roles import NOTHING, There, parts_of
 from tonnage.cli.text.difference import markdown
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.observe.queue import settle_queue

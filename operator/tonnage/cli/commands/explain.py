@@ -14,8 +14,7 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.console import output, remark, show
-from tonnage.cli.read.live import read_one
-from tonnage.cli.read.operator_lease import leases_of, stale_note
+from tonnage.cli.read.live import leases_of, read_one, stale_note
 from tonnage.cli.text.explain import chain_report, glossary
 from tonnage.explain.glossary import GLOSSARY
 

@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,13 +17,99 @@ import click
 from tonnage.cli.console import Failure, ManifestError, failing, needs_extra, print_error, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests
 from tonnage.cli.read.references import ModelFiles, parsed_model
-from tonnage.cli.results.planning import PlanContext, Planned, Refused, RunningState, answer
-from tonnage.cli.results.progress import Progress, is_compiled
-from tonnage.cli.results.roles import parts_of
+from tonnage.cli.results.planning import (
+    PlanContext,
+    Planned,
+    Refused,
+    RunningState,
+    answer,
+    parts_of,
+)
+from tonnage.engine import schedule
+from tonnage.sizing.plan import OnSearch
 from tonnage.units import count_of
 
 if TYPE_CHECKING:  # slow to import, and plans have none
     from tonnage.replay.traces import Trace
+
+PATIENCE_S: Final = 2.0
+BETWEEN_S: Final = 1.0
+GROWTH: Final = 1.5
+"""A long search speaks ever more seldom: a minute has nine lines, not sixty."""
+UNCOMPILED: Final = (
+    "The engine model is not compiled on this machine: plans take seconds; see CONTRIBUTING.md"
+)
+
+
+def is_compiled() -> bool:
+    """Whether the engine model runs as an extension module; a source runs some 25 times slower."""
+    return not str(schedule.__file__).endswith(".py")
+
+
+class Progress:
+    """Tells how far a search is; before that, once, that the engine model is not compiled."""
+
+    def __init__(
+        self,
+        tell: Callable[[str], None],
+        *,
+        clock: Callable[[], float],
+        is_compiled: bool,
+        is_terminal: bool = True,
+    ) -> None:
+        self._tell, self._clock, self._is_known = tell, clock, is_compiled
+        self._is_terminal = is_terminal
+
+    def tell(self, message: str, *, is_shown: bool = True) -> None:
+        if not self._is_known:
+            self._is_known = True
+            self._tell(UNCOMPILED)
+        if is_shown:
+            self._tell(message)
+
+    def counting(self) -> OnSearch:
+        """Return what to call before each run of the engine model.
+
+        It shows their number on a terminal: files have nothing of how an answer was found.
+        """
+        num_runs = 0
+        is_due = self._seldom()
+
+        def on_search() -> None:
+            nonlocal num_runs
+            if is_due():
+                runs = count_of(num_runs, "run")
+                message = f"Searching for goodput: {runs} of the engine model so far"
+                self.tell(message, is_shown=self._is_terminal)
+            num_runs += 1
+
+        return on_search
+
+    def reading(self, name: str) -> Callable[[int, str], None]:
+        """Return what to call with how many of something were read of a file so far."""
+        is_due = self._seldom()
+
+        def count_read(number: int, noun: str) -> None:
+            if is_due():
+                self._tell(f"Reading {name}: {count_of(f'{number:,}', noun)} so far")
+
+        return count_read
+
+    def _seldom(self) -> Callable[[], bool]:
+        """Return what says whether to speak: first after the patience, then ever more seldom."""
+        waits_s = PATIENCE_S
+        speaks_at = self._clock() + waits_s
+
+        def is_due() -> bool:
+            nonlocal waits_s, speaks_at
+            if (now := self._clock()) < speaks_at:
+                return False
+            waits_s *= GROWTH
+            speaks_at = now + waits_s
+            return True
+
+        return is_due
+
 
 PAGE_MODULES: Final = frozenset({"matplotlib"})
 
@@ -106,7 +193,7 @@ def check_page(page_file: str | None, form: str) -> None:
     if page_file == "-" and form != "text":
         raise Failure(f"--html - and -o {form} both print to standard output; name a file for one")
     with needs_extra("matplotlib", "--html", PAGE_MODULES):
-        importlib.import_module("tonnage.cli.page.drawing")
+        importlib.import_module("tonnage.cli.page.document")
     if page_file != "-" and (why := _unwritable(Path(page_file))):
         raise Failure(f"--html {page_file}: {why}")
 

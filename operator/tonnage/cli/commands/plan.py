@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from tonnage.cli.commands.options import (
+    FILE,
+    AccessOptions,
+    TrafficOptions,
     calibration_in,
     calibration_option,
+    namespace_option,
+    option,
     output_option,
     page_option,
+    parsed,
     takes,
 )
 from tonnage.cli.commands.output_files import (
@@ -24,23 +30,20 @@ from tonnage.cli.commands.output_files import (
     write_page,
 )
 from tonnage.cli.commands.output_formats import serialize
-from tonnage.cli.commands.plan_extras import RolesAsked
 from tonnage.cli.commands.plan_options import (
+    OFFLINE,
     PlanInputOptions,
     asking,
     beside,
     terms_of,
 )
-from tonnage.cli.commands.plan_sources import (
-    ClusterOptions,
-    DemandOptions,
-    check_demand,
-    with_curve,
-)
-from tonnage.cli.console import Failure, output, print_error, remark, show
-from tonnage.cli.read.manifest import load
+from tonnage.cli.console import Failure, failing, output, print_error, remark, show
+from tonnage.cli.read.demand_curve import DemandCurve, counted_curve, is_trace, read_curve
+from tonnage.cli.read.manifest import ManifestObject, Manifests, load
+from tonnage.cli.read.nested import block
+from tonnage.cli.read.spec_overrides import RATES
 from tonnage.cli.results.beside import with_hours, with_today
-from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles
+from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles, step_rows
 from tonnage.cli.results.planning import (
     Planned,
     Refused,
@@ -50,14 +53,204 @@ from tonnage.cli.results.planning import (
     with_whole_price,
 )
 from tonnage.cli.results.rendering import with_obstacle
-from tonnage.cli.results.rows import step_rows
-from tonnage.cli.text.beside import beside_report
-from tonnage.cli.text.plan import first_report, further_report
+from tonnage.cli.text.plan import beside_report, first_report, further_report
 from tonnage.manifests.children import has_recorded_cache
 from tonnage.sizing.plan import OnSearch
+from tonnage.units import DAY_S, bytes_per_second, seconds
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from tonnage.cli.read.fleet import RunningFleet
+    from tonnage.cli.results.planning import Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemandOptions:
+    """Where rates by the hour come from."""
+
+    # fmt: off
+    file: Path | None = option("--demand-file", metavar="FILE", type=FILE,
+        help="Demand by the hour: csv with 'hour,requests_per_s' (or time; or requests, counted), "
+        "a JSON list of rates, or a trace as replay reads it. Prints replicas by hour, GPU-hours "
+        "and cost a month, beside a constant fleet.")
+    start_s: float = option("--start-up", metavar="DURATION", default="240s",
+        callback=parsed(seconds),
+        help="With demand by the hour: from creating a replica to Ready.")
+    traffic: TrafficOptions
+    # fmt: on
+
+    def curve(self, manifests: Manifests | None) -> DemandCurve | None:
+        """Return the rates; ``manifests``: with the object whose traffic it is. None: not given.
+
+        Raises:
+            Failure: both sources are given, the one given cannot be read, or there are several
+                objects.
+        """
+        file, url = self.file, self.traffic.prometheus_url
+        if file is not None and url is not None:
+            raise Failure("--demand-file and --prometheus both give the demand: leave one out")
+        if file is None and url is None:
+            return None
+        found = manifests.model_deployments if manifests else ()
+        if len(found) > 1:
+            raise Failure(f"a demand by the hour is of one ModelDeployment, not of {len(found)}")
+        if file is None:
+            curve = self._counted(*found)
+        else:
+            curve = _of_trace(file, self.traffic.time_unit) if is_trace(file) else read_curve(file)
+        if curve.duration_s % DAY_S:
+            remark(f"Note: {curve.source}: no whole days, but a month counts as if all were so")
+        return curve
+
+    def _counted(self, resource: ManifestObject | None = None) -> DemandCurve:
+        from tonnage.replay.measured_traffic import trace_of  # noqa: PLC0415  (slow)
+
+        if resource is None and self.traffic.selector is None:
+            raise Failure("--prometheus without a manifest needs --selector: whose traffic is it?")
+        namespace, name = (resource.namespace, resource.name) if resource else ("", "")
+        found = self.traffic.counted(namespace, name)
+        with failing(ValueError, where="--prometheus: "):
+            trace = trace_of(found, longest_tokens=1)
+        span, url = found.span, str(self.traffic.prometheus_url)
+        return counted_curve(url, trace, span.num_steps * span.step_s, begins_s=span.from_s)
+
+
+def _of_trace(file: Path, time_unit: str | None) -> DemandCurve:
+    from tonnage.cli.commands.replay_run import read  # noqa: PLC0415  (slow)
+    from tonnage.replay.traces import duration_of  # noqa: PLC0415
+
+    trace = read(file, time_unit)
+    return counted_curve(file.name, trace, duration_of(trace))
+
+
+def with_curve(question: PlanInputOptions, curve: DemandCurve) -> PlanInputOptions:
+    """Return the question for the peak of a curve, with lengths that were counted.
+
+    Raises:
+        Failure: a rate is given too.
+    """
+    if question.requests_per_s is not None:
+        raise Failure("--rps and a demand by the hour both give the rate: leave one out")
+    given = {"promptTokens": question.prompt_tokens, "outputTokens": question.output_tokens}
+    lengths = [
+        f"{path}={number}" for path, number in curve.lengths if given[path.split(".")[1]] is None
+    ]
+    if lengths:
+        remark(f"Note: lengths as counted: {', '.join(lengths)}")
+    settings = (*lengths, *question.settings)
+    return replace(question, requests_per_s=max(curve.requests_per_s), settings=settings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """What runs, and where."""
+
+    # fmt: off
+    name: str | None = option("--from-cluster", metavar="NAME",
+        help="Plan what runs: a ModelDeployment, Deployment or LeaderWorkerSet of the cluster. "
+        "Prints what it costs today, and what its demand would take. Reads, changes nothing.")
+    namespace: str | None = namespace_option(
+        "With --from-cluster: its namespace. Default: the one of the context.")
+    access: AccessOptions
+    # fmt: on
+
+    def fleet(self, question: PlanInputOptions, gpu: str | None) -> "RunningFleet | None":
+        """Return what runs; None: nobody asks for it.
+
+        Raises:
+            Failure: it cannot be read, or manifests are given too.
+        """
+        if self.name is None:
+            return None
+        if question.names:
+            raise Failure("-f and --from-cluster both say what is planned: leave one out")
+        from tonnage.cli.read.fleet import FleetReader  # noqa: PLC0415  (slow)
+
+        cluster = self.access.connect()
+        reader = FleetReader(cluster, self.namespace or cluster.namespace, self.name)
+        return reader.read(question.model_id, gpu)
+
+
+def check_demand(asked: Manifests) -> None:
+    """Refuse what nobody says the demand of.
+
+    Raises:
+        Failure: with the options that say it.
+    """
+    for each in asked.model_deployments:
+        if not block(each.content, "spec", "demand").keys() & {*RATES}:
+            raise Failure(
+                f"{each.name}: nothing says how many requests come: give --rps, --demand-file or "
+                "--prometheus"
+            )
+        if "slo" not in block(each.content, "spec"):
+            remark(OFFLINE)
+
+
+TABLES: Final = ("csv", "markdown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolesAsked:
+    """The options of roles apart."""
+
+    # fmt: off
+    disaggregated: bool = option("--disaggregated", is_flag=True,
+        help="Compare prefill and decode on separate replicas with one fleet for both.")
+    kv_link: float | None = option("--kv-link", metavar="RATE", callback=parsed(bytes_per_second),
+        help="What a GPU moves to a replica of the other role, such as 50GB/s or 400Gb/s. Default: "
+        "hardware.nodeLink, else the link between the GPUs of a node.")
+    """Bytes per second of a GPU."""
+    # fmt: on
+
+    def check(self, form: str) -> None:
+        """Refuse options that mean nothing without another, or in a form.
+
+        Raises:
+            Failure: one was given so.
+        """
+        if self.kv_link is not None and not self.disaggregated:
+            raise Failure("--kv-link is between roles: it needs --disaggregated")
+        if self.disaggregated and form in TABLES:
+            raise Failure(f"-o {form} cannot show --disaggregated; use text, json or yaml")
+
+    def answered(self, answer: Planned | Refused, on_search: OnSearch) -> Planned | Refused:
+        """Return a plan with what is asked beside it."""
+        if isinstance(answer, Refused):
+            return answer
+        return replace(answer, verdicts=dict(self._verdicts(answer, on_search)))
+
+    def _verdicts(self, planned: Planned, on_search: OnSearch) -> Iterator[tuple[str, "Verdict"]]:
+        sizing, spec = planned.sizing, planned.deployment.spec
+        if self.disaggregated:
+            yield "rolesApart", self._roles(planned, on_search)
+        if spec.model.kv_offload is not None:
+            from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
+            from tonnage.explain.topology import offload_answer  # noqa: PLC0415
+            from tonnage.sizing.offload import held_at  # noqa: PLC0415
+
+            held = held_at(sizing, planned.replicas)
+            if figures := offload_figures(
+                spec, sizing, held_fraction=held, why=planned.why_offload
+            ):
+                yield "kvOffload", (offload_answer(spec, sizing, figures), figures)
+
+    def _roles(self, planned: Planned, on_search: OnSearch) -> "Verdict":
+        """Return whether roles apart cost less than the replicas that both together need."""
+        from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
+        from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
+
+        sizing = planned.sizing
+        is_assumed = self.kv_link is None and not sizing.request.nodes.has_link
+        link = self.kv_link or sizing.request.other_node_bytes_per_s
+        replicas = max(planned.replicas, sizing.replicas)
+        found = weigh_roles(sizing, replicas, link, on_search=on_search)
+        return (
+            words.roles_answer(found, link_is_assumed=is_assumed),
+            words.roles_figures(found, link_is_assumed=is_assumed),
+        )
+
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
 

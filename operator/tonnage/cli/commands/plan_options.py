@@ -16,9 +16,9 @@ from tonnage.cli.commands.options import (
     positive,
 )
 from tonnage.cli.console import Failure, remark
-from tonnage.cli.read.checkpoint import checkpoint_in
-from tonnage.cli.read.classes import named_gpu
+from tonnage.cli.read.hub import checkpoint_in
 from tonnage.cli.read.manifest import Manifests, load
+from tonnage.cli.read.prices import named_gpu
 from tonnage.cli.read.references import ModelFiles, checked_text
 from tonnage.cli.read.spec_overrides import (
     Change,

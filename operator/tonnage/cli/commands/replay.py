@@ -11,6 +11,7 @@ import click
 from tonnage.cli.commands.options import (
     FILE,
     PriceOptions,
+    TrafficOptions,
     argument,
     files_option,
     format_option,
@@ -19,10 +20,9 @@ from tonnage.cli.commands.options import (
     parsed,
     takes,
 )
-from tonnage.cli.commands.traffic import TrafficOptions
 from tonnage.cli.console import INTERRUPTED, print_error
 from tonnage.replay.policy import DEFAULT, Policy, UnknownPolicyError, descriptions, policy_of
-from tonnage.replay.shapes import SHAPES
+from tonnage.replay.traffic import SHAPES
 from tonnage.units import HOUR_S, seconds
 
 PERCENT: Final = 100

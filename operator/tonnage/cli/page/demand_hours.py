@@ -7,8 +7,16 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tonnage.cli.page.document import Report, document
-from tonnage.cli.page.drawing import BAD, SERIES, SOFT, add_legend, blank, picture
+from tonnage.cli.page.document import (
+    BAD,
+    SERIES,
+    SOFT,
+    Report,
+    add_legend,
+    blank,
+    document,
+    picture,
+)
 from tonnage.cli.results.beside import HOURS
 from tonnage.cli.results.plan_summary import object_label
 from tonnage.cli.results.planning import Planned, Refused

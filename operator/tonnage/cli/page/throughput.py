@@ -7,18 +7,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from tonnage.cli.page.document import document
-from tonnage.cli.page.drawing import (
+from tonnage.cli.page.document import (
     BAD,
     PAPER,
     SERIES,
     Picture,
     add_legend,
     blank,
+    document,
     log_scale,
     picture,
+    short,
 )
-from tonnage.cli.page.plain import short
 from tonnage.cli.results.batches import BatchRow, batch_rows
 from tonnage.cli.results.comparing import Compared
 from tonnage.cli.text.compare import comparison_report

@@ -9,8 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from tonnage.cli.page.document import document
-from tonnage.cli.page.drawing import (
+from tonnage.cli.page.document import (
     BAD,
     GOOD,
     INK,
@@ -20,13 +19,13 @@ from tonnage.cli.page.drawing import (
     Picture,
     add_legend,
     blank,
+    document,
     picture,
 )
-from tonnage.cli.results.replay_summary import percent
 from tonnage.cli.results.replays import CaseResult, Replays
-from tonnage.cli.text.replay import replay_report
+from tonnage.cli.text.replay import percent, replay_report
+from tonnage.replay.evaluation import SeriesPoint
 from tonnage.replay.policy import description_of
-from tonnage.replay.series import SeriesPoint
 from tonnage.units import HOUR_S, MINUTE_S, significant
 
 PLOT_PX: Final = 560

@@ -4,18 +4,46 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.price import TERMS, Price, Rent
-from tonnage.cli.console import ManifestError, failing, read_every
-from tonnage.cli.read.classes import named_gpu
+from tonnage.catalog.gpu import (
+    GPU_FOLDER,
+    TERMS,
+    CatalogError,
+    Gpu,
+    Price,
+    Rent,
+    built_in_gpus,
+    find_gpu,
+    read_gpus,
+)
+from tonnage.cli.console import Failure, ManifestError, failing, read_every
 from tonnage.cli.read.manifest import UnreadableError, read_text
 from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.sizing.cost import least_usd_per_gpu_hour
 from tonnage.units import MILLION
+
+
+def known_gpus(folder: Path | None) -> Mapping[str, Gpu]:
+    """Return the built-in classes, and those of a folder over them."""
+    with failing(CatalogError):
+        return built_in_gpus() if folder is None else read_gpus([GPU_FOLDER, folder])
+
+
+def named_gpu(name: str, known: Mapping[str, Gpu], *, field: str) -> Gpu:
+    """Return the class of a name or alias; ``field``: where it was named, for the message.
+
+    Raises:
+        Failure: no class is called so.
+    """
+    try:
+        return find_gpu(name, known)
+    except CatalogError as error:
+        raise Failure(str(error).replace("hardware.gpu", field)) from error
+
 
 USD: Final = "USD"
 OF_LIST: Final = ("provider", "region", "date")

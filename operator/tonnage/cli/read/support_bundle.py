@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from tonnage.cli.read.live import LiveCluster, Resource, read_all
+from tonnage.cli.read.live import LiveCluster, Resource, leases_of, read_all
 from tonnage.cli.read.nested import block, objects
-from tonnage.cli.read.operator_lease import leases_of
 from tonnage.cluster.errors import KubernetesError
 from tonnage.cluster.kube import (
     CONFIG_MAPS,

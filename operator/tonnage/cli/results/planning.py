@@ -1,11 +1,12 @@
 """One ModelDeployment from a file: answered with a plan, or refused with the ways out."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.pods import ROLES, Role
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
 from tonnage.api.topology import Topology
@@ -25,7 +26,7 @@ from tonnage.explain.report import (
 )
 from tonnage.manifests.eviction import DISRUPTION_BUDGET, evictable, pdb_blocks_eviction
 from tonnage.manifests.pod import deprecation
-from tonnage.manifests.roles import Running, divided_spec
+from tonnage.manifests.roles import Running, RunningRole, divided_spec, role_models, role_name
 from tonnage.manifests.target import RefusedError, target_request, target_version
 from tonnage.sizing.bill import Bill
 from tonnage.sizing.edge import nearest_sane, why_no_plan
@@ -401,3 +402,47 @@ def within_bounds(
         message = f"{needed} would do, minReplicas asks for {scaling.min_replicas}"
         return scaling.min_replicas, (*reasons, Reason(code="MinReplicas", message=message))
     return needed, reasons
+
+
+There = Mapping[tuple[str, str], ModelDeployment]
+"""Objects whose engines run, by namespace and name."""
+NOTHING: Final[There] = {}
+
+
+class Parts(NamedTuple):
+    """Both roles of an object, or the object itself."""
+
+    models: tuple[ModelDeployment, ...]
+    message: str | None = None
+    """Of which object, and how TTFT is divided."""
+
+
+def parts_of(
+    model: ModelDeployment,
+    terms: PlanContext,
+    references: References = NONE,
+    *,
+    there: There = NOTHING,
+) -> Parts:
+    """Return the objects of both roles where an object has them, else itself, refused or not.
+
+    ``there``: what runs, of which roles keep their splits.
+    """
+    topology, itself = model.spec.topology, Parts((model,))
+    if topology is None:
+        return itself
+    running = dict(_running(model, there))
+    try:
+        request = request_of(model.spec, terms, references)
+        found = roles_of(model.spec, topology, request, terms, running)
+    except (CatalogError, SizingError):
+        return itself
+    return Parts(role_models(model, found), f"{'/'.join(model.key)}: two roles: {found}")
+
+
+def _running(model: ModelDeployment, there: There) -> Iterator[tuple[Role, RunningRole]]:
+    for role in ROLES:
+        own = there.get((model.namespace, role_name(model.name, role)))
+        sizes = own.spec.hardware.parallelism if own else None
+        if own and sizes and own.spec.engine and own.spec.engine.role == role:
+            yield role, RunningRole(spec=own.spec, sizes=sizes)

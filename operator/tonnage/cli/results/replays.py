@@ -12,13 +12,11 @@ from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.cli.results.planning import identity
 from tonnage.explain.demand_outcome import price_figures
 from tonnage.explain.report import DIGITS, round_estimate
-from tonnage.replay.cluster import StartupTime
-from tonnage.replay.evaluation import QUANTILES, RunFigures
+from tonnage.replay.cluster import FirstPlan, StartupTime
+from tonnage.replay.evaluation import QUANTILES, RunFigures, SeriesPoint
 from tonnage.replay.policies import PolicyResult, PreparedScenario
 from tonnage.replay.policy import BEST_STATIC, Policy
-from tonnage.replay.record import FirstPlan
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload
-from tonnage.replay.series import SeriesPoint
 from tonnage.replay.traces import Trace
 from tonnage.sizing.cost import GpuHour, cents
 

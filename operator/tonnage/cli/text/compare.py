@@ -10,7 +10,6 @@ from tonnage.api.spec import Spec
 from tonnage.cli.console import printable
 from tonnage.cli.results.batches import BOUNDS
 from tonnage.cli.results.comparing import NO_PRICE, OTHER_CLOUD, SEVERAL_NODES, Compared
-from tonnage.cli.text.figures import batch_table
 from tonnage.cli.text.layout import (
     DIM,
     INDENT,
@@ -21,8 +20,16 @@ from tonnage.cli.text.layout import (
     indent,
     section,
 )
-from tonnage.explain.cost_words import missing_price, nodes_written, per_hour_written, price_notes
-from tonnage.explain.demand_outcome import DemandOutcome, at_demand, demand_rows
+from tonnage.cli.text.plan import batch_table
+from tonnage.explain.demand_outcome import (
+    DemandOutcome,
+    at_demand,
+    demand_rows,
+    missing_price,
+    nodes_written,
+    per_hour_written,
+    price_notes,
+)
 from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import requests_per_s_asked

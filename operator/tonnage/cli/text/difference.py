@@ -14,7 +14,7 @@ from tonnage.cli.results.differing import (
 )
 from tonnage.cli.results.plan_summary import is_short
 from tonnage.cli.results.planning import Planned, Refused
-from tonnage.explain.cost_words import price_notes
+from tonnage.explain.demand_outcome import price_notes
 from tonnage.manifests.changes import Change
 from tonnage.units import count_of
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.overrides import overrides_in
+from tonnage.catalog.models import overrides_in
 from tonnage.control.input.state import ModelState
 from tonnage.manifests.children import running_model, spec_digest
 

@@ -6,8 +6,8 @@ import pytest
 
 from rival_builders import DURATION_S, a_record, simulated
 from slo_shares import slo_shares
-from tonnage.replay.baselines.registry import RIVALS
 from tonnage.replay.baselines.rule import gauges
+from tonnage.replay.policy import RIVALS
 
 
 @cache

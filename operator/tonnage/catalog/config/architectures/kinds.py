@@ -9,26 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from tonnage.catalog.config.architectures.traits import Architecture
-from tonnage.catalog.config.keys.parts import PARTS
-from tonnage.catalog.config.layers import (
-    attention,
-    families,
-    ffn,
-    keyed,
-    qwen4,
-    sharing,
-    side_by_side,
-    sparse,
-    state,
-)
+from tonnage.catalog.config.keys.names import PARTS
+from tonnage.catalog.config.layers import attention, families, ffn, keyed, sparse, state
 
 _FUNCTIONS: Final = ("attention", "ffn", "outer", "reads", "replicated", "tables", "vectors")
 _MODULES: Final = {
     each.__name__.rpartition(".")[2]: each
-    for each in (
-        attention, families, ffn, keyed, qwen4, sharing, side_by_side, sparse, state,
-    )
-}  # fmt: skip
+    for each in (attention, families, ffn, keyed, sparse, state)
+}
 
 
 def _architectures() -> dict[str, Architecture]:
