@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 
 from tonnage.catalog.gpu import GPU_FOLDER, read_gpus
-from tonnage.cluster.errors import WorldError
+from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import POD_MONITORS, KubeApi, load_client
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.cluster.prometheus import Prometheus

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tonnage.cluster.errors import WorldError
+from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, KubeApi
 from tonnage.cluster.ranges import Series, Steps, ask_range
 from tonnage.settings import Settings

@@ -35,12 +35,11 @@ from fleet_builders import (
 from kube_double import KubeDouble
 from loop_builders import a_loop_asking, show
 from query_api import QueryApi
-from tonnage.cluster.answer import AnswerReader
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.queries import Answers, QueryResult
+from tonnage.cluster.queries import AnswerReader, Answers, QueryResult
 from tonnage.estimate.metrics import HISTORY, QUERIES
 from tonnage.fleet.loop import Loop
-from tonnage.fleet.parts import parts_of
+from tonnage.fleet.scrape import parts_of
 
 PAGE = Path(__file__).with_name("fleet.md")
 NUM_QUESTIONS = 100

@@ -25,7 +25,7 @@ from prometheus_client import generate_latest
 from soak_world import HOUR_S, PER_HOUR, SoakWorld
 
 from loop_builders import a_loop_asking
-from tonnage.cluster.errors import WorldError
+from tonnage.cluster.calls import WorldError
 from tonnage.cluster.lease import RENEW_S, Leadership
 from tonnage.fleet.heartbeat import Heartbeat
 from tonnage.fleet.loop import Loop

@@ -17,10 +17,9 @@ from family_configs import LLAMA_3_1_8B
 from fleet_builders import NOW_S, a_manifest, owned_by
 from kube_double import KubeDouble, Object
 from query_api import WINDOW, QueryApi
-from tonnage.cluster.answer import AnswerReader
-from tonnage.cluster.errors import KubernetesError, PrometheusError
+from tonnage.cluster.calls import KubernetesError, PrometheusError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.queries import Answers, QueryResult
+from tonnage.cluster.queries import AnswerReader, Answers, QueryResult
 from tonnage.control.input.times import rfc3339
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.metrics import QUERIES

@@ -21,7 +21,7 @@ from own_metrics import (
     told,
 )
 from tonnage.control.series import FAMILIES
-from tonnage.fleet.exporter import OBJECT_LABELS
+from tonnage.fleet.heartbeat import OBJECT_LABELS
 
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 DASHBOARD = json.loads((CHART / "files/dashboard.json").read_text())

@@ -22,7 +22,7 @@ from bad_input import (
 from thorough import one_of_each
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import CatalogError, built_in_gpus
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.request import ask, look_up

@@ -8,7 +8,7 @@ import pytest
 from fleet_builders import SITE, a_model, a_sizing
 from pod_fields import EVERY_POD_FIELD
 from pod_templates import REAL, engine
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.fleet.views import deployment_view
 from tonnage.manifests.changes import FieldOwners, list_differences, template_changes

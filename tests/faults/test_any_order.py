@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from loop_builders import replicas_of, show
 from loop_story import PLACE, Killed, Story
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.fleet.lists import RELISTED
 from tonnage.settings import Settings
 

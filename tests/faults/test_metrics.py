@@ -24,7 +24,7 @@ from fleet_builders import a_manifest, a_model, a_pod_body
 from http_double import Reply
 from tonnage.cluster.queries import query_of
 from tonnage.estimate.metrics import DECIDING, LATENCIES, QUERIES, SCRAPES
-from tonnage.fleet import parts
+from tonnage.fleet import scrape
 from tonnage.fleet.store import Kind
 
 PAGE = "page-of-the-proxy"
@@ -261,7 +261,7 @@ class TestANamespaceThatFloods:
         return failing(always(Reply(body=body)), namespaces=("green",))
 
     def test_of_a_large_fleet_fails_alone(self, monkeypatch):
-        monkeypatch.setattr(parts, "PART_PODS", 3)
+        monkeypatch.setattr(scrape, "PART_PODS", 3)
         with a_world() as world:
             world.api.fault = self.flood()
 
@@ -300,7 +300,7 @@ class TestANamespaceThatFloods:
         return failing(hang, namespaces=("green",))
 
     def test_that_hangs_holds_up_no_other(self, monkeypatch):
-        monkeypatch.setattr(parts, "PART_PODS", 3)
+        monkeypatch.setattr(scrape, "PART_PODS", 3)
         with a_world(limits=PATIENT) as world:
             assert world.tick(4) == BOTH
             world.api.fault = self.hanging(world)

@@ -12,14 +12,14 @@ import yaml
 
 import debian_programs
 from http_double import Reply, serving
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.cluster.queries import QuerySet
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.metrics import QUERIES, WINDOWS, queries
 from tonnage.estimate.samples import fleet_samples
-from tonnage.fleet.parts import parts_of
+from tonnage.fleet.scrape import parts_of
 from tonnage.settings import Settings
 from tonnage_lab import assets
 from tonnage_lab.processes import ProcessGroup, answers, free_ports

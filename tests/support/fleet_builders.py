@@ -23,9 +23,9 @@ from tonnage.control.input.memory import (
     TrafficMemory,
     WriteMemory,
 )
-from tonnage.control.input.results import Cause, Failure
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Fleet, ModelState
+from tonnage.control.input.writers import Cause, Failure
 from tonnage.control.observe.ownership import own_only
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.headroom import UNSEEN

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tonnage.cluster.errors import ConflictError, KubernetesError, WriteFencedError
+from tonnage.cluster.calls import ConflictError, KubernetesError, WriteFencedError
 from tonnage.cluster.kube import LEADER_WORKER_SETS, Resource
 from tonnage.cluster.pages import reduce_object
 from tonnage.manifests.workload import WORKLOADS

@@ -17,7 +17,7 @@ from kube_double import KubeDouble, led
 from prometheus_double import asking
 from query_api import WINDOW, QueryApi, name_of
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
     LEADER_WORKER_SETS,

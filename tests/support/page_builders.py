@@ -3,7 +3,7 @@
 import threading
 
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes
-from tonnage.estimate.pages import COLUMNS, PLACES
+from tonnage.estimate.metrics import COLUMNS, PLACES
 from tonnage.settings import Settings
 
 OWN = {"completed": "stop", "rejected": "max_num_queued_reqs"}

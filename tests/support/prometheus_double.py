@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 
 from page_builders import take_series
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.cluster.queries import Answers, QueryResult
 from tonnage.estimate.fleet_scrapes import Answered
-from tonnage.fleet.rounds import Ask
+from tonnage.fleet.scrape import Ask
 
 Said = Iterable[tuple[Mapping[str, str], list[tuple[float, float]]]]
 """Labels and samples of series."""

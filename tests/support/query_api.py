@@ -10,8 +10,7 @@ from email.utils import format_datetime
 from fleet_builders import NOW_S
 from http_double import Asked, Reply
 from page_builders import STEADY, PageHistory, labels_of
-from tonnage.estimate.metrics import GPUS, HISTORY, LATENCIES, SCRAPES
-from tonnage.estimate.pages import BUCKETS, CACHE, LONG, PLACES
+from tonnage.estimate.metrics import BUCKETS, CACHE, GPUS, HISTORY, LATENCIES, LONG, PLACES, SCRAPES
 from tonnage.estimate.past import LABEL
 
 LIMITED = re.compile(r'(?:\w+_)?namespace=~"([^"]*)"')

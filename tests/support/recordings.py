@@ -15,8 +15,7 @@ from page_builders import take_series
 from recorded_pages import Labels, Recording, read_recording
 from tonnage.estimate.demand import count_arrivals
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes
-from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.pages import COLUMNS, PLACES
+from tonnage.estimate.metrics import COLUMNS, PLACES, WINDOWS
 from tonnage.estimate.samples import EngineSamples, fleet_samples
 from tonnage.settings import Settings
 

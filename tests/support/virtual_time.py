@@ -9,7 +9,7 @@ from query_api import compact
 from tonnage.cluster.prometheus import QueryLimits, QueryRound
 from tonnage.cluster.queries import Answers, namespace_of
 from tonnage.estimate.fleet_scrapes import FleetScrapes
-from tonnage.fleet.parts import alone_after, first_kept_waiting, parts_of
+from tonnage.fleet.scrape import alone_after, first_kept_waiting, parts_of
 from tonnage.settings import Settings
 
 EMPTY = compact({"status": "success", "data": {"resultType": "matrix", "result": []}}).encode()

@@ -10,9 +10,8 @@ import pytest
 import yaml
 
 from tonnage.cli.commands.app import COMMANDS
-from tonnage.control.report.condition_types import CONDITION_TYPES
-from tonnage.estimate.metrics import QUERIES
-from tonnage.estimate.pages import COLUMNS
+from tonnage.control.report.conditions import CONDITION_TYPES
+from tonnage.estimate.metrics import COLUMNS, QUERIES
 from tonnage.settings import Settings
 
 ROOT = Path(__file__).parents[2]

@@ -87,8 +87,8 @@ WRITERS_OF_MEMORY = {
     "demand": {"decide/outlook", "tick"},
     "decided": {"assess", "decide/rollout", "report/status", "tick"},
     "writers": {"decide/writers"},
-    "written": {"report/status", "write/results", "write/writes"},
-    "reported": {"report/status", "write/results", "write/writes"},
+    "written": {"report/status", "write/writes"},
+    "reported": {"report/status", "write/writes"},
 }
 """Modules of ``control`` that may write each part of what is remembered of an object."""
 

@@ -10,7 +10,7 @@ import pytest
 from calibration_builders import KEY, a_file
 from http_double import a_kubeconfig, json_reply, serving
 from kube_double import KubeDouble
-from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.cluster.calls import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.series import FleetSeries
 from tonnage.estimate.calibration import Calibrations

@@ -15,7 +15,7 @@ from tonnage.cli.console import BAD_INPUT
 from tonnage.control.report.reasons import CONDITIONS, MEANINGS
 from tonnage.control.series import FAMILIES
 from tonnage.explain.glossary import GLOSSARY
-from tonnage.fleet.exporter import FLEET_FAMILIES, INTERNAL_ERRORS
+from tonnage.fleet.heartbeat import FLEET_FAMILIES, INTERNAL_ERRORS
 from tonnage.settings import Settings
 
 ROOT: Final = Path(__file__).resolve().parents[3]

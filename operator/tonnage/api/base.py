@@ -3,13 +3,19 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Final, NamedTuple, Self
 
 from pydantic import ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
 from pydantic.config import JsonDict
 from pydantic_core import CoreSchema, core_schema
 
 from tonnage.described import DescribedModel
+
+GROUP: Final = "tonnage.dev"
+VERSION: Final = "v1alpha1"
+KIND: Final = "ModelDeployment"
+PLURAL: Final = "modeldeployments"
+
 
 RULES = "x-kubernetes-validations"
 

@@ -8,8 +8,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from tonnage.api.base import rule
-from tonnage.api.group import GROUP, KIND, PLURAL, VERSION
+from tonnage.api.base import GROUP, KIND, PLURAL, VERSION, rule
 from tonnage.api.spec import (
     MAX_TOPOLOGY_NAME_LENGTH,
     NAME_MESSAGE,

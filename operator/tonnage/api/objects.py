@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
+from tonnage.api.base import GROUP, KIND, VERSION
 from tonnage.api.fields import flag_refusal
-from tonnage.api.group import GROUP, KIND, VERSION
 from tonnage.api.spec import (
     MAX_TOPOLOGY_NAME_LENGTH,
     NAME_MESSAGE,

@@ -22,7 +22,7 @@ from urllib.parse import quote_plus, urlsplit
 
 import aiohttp
 
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.settings import OAuth2, PrometheusAuth, Settings
 from tonnage.units import KIB
 

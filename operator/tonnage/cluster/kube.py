@@ -22,14 +22,17 @@ from tonnage.cluster.calls import (
     ATTEMPTS,
     MESSAGE_LENGTH,
     MOST_BYTES,
+    NO_SERVER,
     RETRIED,
     Call,
+    KubernetesError,
     Object,
+    TooLargeError,
+    WorldError,
     parsed_object,
     read_body,
     refusal,
 )
-from tonnage.cluster.errors import NO_SERVER, KubernetesError, TooLargeError, WorldError
 from tonnage.cluster.pages import Reduce, read_object, read_page, reduce_object
 from tonnage.units import MIB
 

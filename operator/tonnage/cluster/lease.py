@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from tonnage.cluster.calls import Object
-from tonnage.cluster.errors import ConflictError, WorldError, WriteFencedError
+from tonnage.cluster.calls import ConflictError, Object, WorldError, WriteFencedError
 from tonnage.cluster.kube import LEASES, KubeApi
 
 DURATION_S = 15

@@ -18,10 +18,16 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from tonnage.cluster.answer import AnswerReader, bad_answer
 from tonnage.cluster.authorization import CREDENTIALS, authorization
-from tonnage.cluster.errors import PrometheusError
-from tonnage.cluster.queries import Answers, QueryResult, QuerySet, SetUnderWay
+from tonnage.cluster.calls import PrometheusError
+from tonnage.cluster.queries import (
+    AnswerReader,
+    Answers,
+    QueryResult,
+    QuerySet,
+    SetUnderWay,
+    bad_answer,
+)
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.settings import Settings
 from tonnage.units import KIB, MIB

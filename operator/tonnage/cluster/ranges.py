@@ -18,7 +18,7 @@ from urllib3 import Retry
 from urllib3.exceptions import HTTPError
 
 from tonnage.cluster.authorization import CREDENTIALS, authorization
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.redaction import redacted_line
 from tonnage.settings import Settings
 from tonnage.units import MIB

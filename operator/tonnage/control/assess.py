@@ -6,9 +6,15 @@ from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.approval import cost_proposal, unapproved_roll, until_approved
 from tonnage.control.decide.budget import RemainingBudget, over_budget, short_since_s
-from tonnage.control.decide.needed import carry_last_need, need_for_demand, remember_need
-from tonnage.control.decide.outlook import events_of, held_s, remembered_demand
-from tonnage.control.decide.pending import given_back
+from tonnage.control.decide.outlook import (
+    carry_last_need,
+    events_of,
+    given_back,
+    held_s,
+    need_for_demand,
+    remember_need,
+    remembered_demand,
+)
 from tonnage.control.decide.rollout import Moved, other_flags
 from tonnage.control.decide.situation import build_situation
 from tonnage.control.decide.template import drain_reasons, roll_changes, template_of
@@ -27,27 +33,31 @@ from tonnage.control.input.state import (
 from tonnage.control.learn.attainment import factor_reasons, judge
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
 from tonnage.control.measure.attained import budgets_of
-from tonnage.control.measure.handover import untaken_reasons, without_waiting_for_decode
 from tonnage.control.measure.remembered import with_observed
-from tonnage.control.measure.traffic import measure_traffic, observe_engines
+from tonnage.control.measure.traffic import (
+    measure_traffic,
+    observe_engines,
+    untaken_reasons,
+    without_waiting_for_decode,
+)
 from tonnage.control.observe.ownership import may_act
 from tonnage.control.observe.queue import queue_reasons
+from tonnage.control.size.allowed import apart
 from tonnage.control.size.chosen import (
     choose,
     choose_running,
     planned_split,
     slots_reasons,
 )
-from tonnage.control.size.disaggregated import apart
-from tonnage.control.size.running import as_it_runs, is_spec_ahead
+from tonnage.control.size.question import as_it_runs, is_spec_ahead
 from tonnage.estimate.budget import ErrorBudget
 from tonnage.manifests.children import NotServableError
-from tonnage.manifests.eviction import pdb_blocks_eviction
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.pod import deprecation
+from tonnage.manifests.protection import pdb_blocks_eviction
 from tonnage.manifests.target import RefusedError
 from tonnage.policy.decide import decide
-from tonnage.policy.schedules import raise_to_floor
+from tonnage.policy.need import raise_to_floor
 from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
 from tonnage.sizing.schedules import Event

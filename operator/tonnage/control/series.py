@@ -6,10 +6,10 @@ from typing import Final, NamedTuple
 
 from tonnage.api.status import CalibrationStatus, LearnedConstant, ReplicasStatus
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.results import WriteKind
 from tonnage.control.input.state import Assessment, Chosen, Fleet
+from tonnage.control.input.writers import WriteKind
+from tonnage.control.report.conditions import has_roles, said_by_roles
 from tonnage.control.report.reasons import label_reason
-from tonnage.control.report.roles import has_roles, said_by_roles
 from tonnage.control.report.status import newest_decision, replicas_status
 from tonnage.control.tick import TickResult
 from tonnage.explain.report import usd_per_hour

@@ -34,16 +34,15 @@ from tonnage.control.decide.rollout import (
 )
 from tonnage.control.input.finding import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
-from tonnage.control.input.results import Fate, Results, WriteKind
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, Fleet, ModelState
+from tonnage.control.input.writers import Fate, Results, WriteKind
 from tonnage.control.learn.learning import Lesson, learn_from, observation
 from tonnage.control.observe.ownership import may_act, own_only
 from tonnage.control.observe.queue import with_settled_queue
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.fair_order import search_in_fair_order
-from tonnage.control.write.results import fate, with_object_results
-from tonnage.control.write.writes import Writes, writes_for
+from tonnage.control.write.writes import Writes, fate, with_object_results, writes_for
 from tonnage.estimate.budget import Ledger, with_past
 from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come

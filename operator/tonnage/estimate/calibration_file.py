@@ -12,9 +12,8 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from tonnage.api.base import ApiModel
 from tonnage.api.strict_json import unique_keys
-from tonnage.estimate.covariance import UpperTriangle, repair
 from tonnage.estimate.errors import CalibrationFileError
-from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.estimate.posterior import SpeedPosterior, UpperTriangle, repair
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
 

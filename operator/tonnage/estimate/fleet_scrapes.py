@@ -13,15 +13,16 @@ from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from typing import Final, NamedTuple
 
-from tonnage.estimate.metrics import FRESH_SCRAPES, SLOW_SCRAPES
-from tonnage.estimate.pages import (
+from tonnage.estimate.metrics import (
     BUCKETS,
     CACHE,
     CACHE_LABELS,
     COLUMNS,
     DRAM_ACTIVE,
+    FRESH_SCRAPES,
     LARGEST,
     PLACES,
+    SLOW_SCRAPES,
     Bound,
     column_of,
 )

@@ -40,8 +40,15 @@ from tonnage.estimate.forecasters import (
     forecasts,
     noted_since,
 )
-from tonnage.estimate.headroom import FIRST, ForecastErrors, add_forecast_error
-from tonnage.estimate.scale_down_hold import NOTHING_HELD, HoldCost, highest, with_held
+from tonnage.estimate.headroom import (
+    FIRST,
+    NOTHING_HELD,
+    ForecastErrors,
+    HoldCost,
+    add_forecast_error,
+    highest,
+    with_held,
+)
 from tonnage.units import HOUR_S
 
 LATEST_S: Final = 2 * SAMPLE_INTERVAL_S

@@ -11,11 +11,20 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from tonnage.estimate.bounds import Name
 from tonnage.estimate.forecast import FORGET_S, History, Score
 from tonnage.estimate.forecasters import SAMPLE_INTERVAL_S, WAYS
-from tonnage.estimate.headroom import FIRST, FORGET_NOTES, headroom
-from tonnage.estimate.scale_down_hold import NOTHING_HELD, held_starts
+from tonnage.estimate.headroom import FIRST, FORGET_NOTES, NOTHING_HELD, headroom, held_starts
+from tonnage.units import PETA
+
+LARGEST: Final = PETA
+"""No figure that we write comes near."""
+LONGEST_NAME: Final = 64
+
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Amount = Annotated[float, Meta(ge=0, le=LARGEST)]
+Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=int(LARGEST))]
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 
 MOST_WEIGHT: Final = 1.001 / (1 - math.exp(-SAMPLE_INTERVAL_S / FORGET_S))
 """That a score comes to if it is never without a note, and a rounding."""

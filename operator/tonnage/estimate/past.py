@@ -16,8 +16,15 @@ from tonnage.estimate.budget import BINS, Judged, Ledger, limit_key
 from tonnage.estimate.demand import interpolate
 from tonnage.estimate.forecast import DemandPeak, History, without_chance
 from tonnage.estimate.forecasters import BIN_S
-from tonnage.estimate.metrics import WINDOWS, bound_matcher, bounds_near, prometheus_duration
-from tonnage.estimate.pages import BUCKETS, COLUMNS, PLACES
+from tonnage.estimate.metrics import (
+    BUCKETS,
+    COLUMNS,
+    PLACES,
+    WINDOWS,
+    bound_matcher,
+    bounds_near,
+    prometheus_duration,
+)
 from tonnage.settings import Settings
 from tonnage.units import MINUTE_S
 

@@ -6,8 +6,15 @@ from functools import partial
 from typing import NamedTuple
 
 from tonnage.estimate.fleet_scrapes import EngineKey, FleetScrapes, PodKey, in_order
-from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, BUSY_SCRAPES, FRESH_SCRAPES, WINDOWS
-from tonnage.estimate.pages import CACHE_LABELS, COLUMNS, PLACES
+from tonnage.estimate.metrics import (
+    ATTAINMENT_SCRAPES,
+    BUSY_SCRAPES,
+    CACHE_LABELS,
+    COLUMNS,
+    FRESH_SCRAPES,
+    PLACES,
+    WINDOWS,
+)
 from tonnage.estimate.scrapes import EngineScrapes, Window
 
 

@@ -15,8 +15,14 @@ from math import isfinite, nan
 from operator import sub
 from typing import Final, NamedTuple
 
-from tonnage.estimate.metrics import FAST_SCRAPES, FRESH_SCRAPES, SLOW_SCRAPES
-from tonnage.estimate.pages import COLUMNS, LONG, PLACES
+from tonnage.estimate.metrics import (
+    COLUMNS,
+    FAST_SCRAPES,
+    FRESH_SCRAPES,
+    LONG,
+    PLACES,
+    SLOW_SCRAPES,
+)
 
 Row = Sequence[float]
 """The columns of a page in order, bounds of histograms last. NaN: not on the page; infinite: there,

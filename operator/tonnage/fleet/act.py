@@ -13,8 +13,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import Final
 
-from tonnage.api.group import KIND
-from tonnage.cluster.errors import (
+from tonnage.api.base import KIND
+from tonnage.cluster.calls import (
     BugError,
     ConflictError,
     KubernetesError,
@@ -27,9 +27,9 @@ from tonnage.cluster.kube import (
     PODS,
     KubeApi,
 )
-from tonnage.control.decide.leaving import PodCost
+from tonnage.control.decide.situation import PodCost
 from tonnage.control.input.finding import bug_message, fault_id
-from tonnage.control.input.results import Cause, Fate, Result, Results, WriteKind
+from tonnage.control.input.writers import Cause, Fate, Result, Results, WriteKind
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.children import RESOURCES, Children, NoPathError, event
 from tonnage.fleet.logs import Line

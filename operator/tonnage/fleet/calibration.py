@@ -10,16 +10,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.status import Reason
-from tonnage.cluster.errors import WorldError
+from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.retention import fitting, has_moved
 from tonnage.estimate.stored import (
     BEFORE,
     CorruptedStateError,
     Loaded,
     NewerStateError,
     dump,
+    fitting,
+    has_moved,
     load,
 )
 from tonnage.manifests.names import MANAGER

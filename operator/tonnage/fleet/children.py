@@ -11,8 +11,8 @@ from hashlib import sha256
 from http import HTTPStatus
 from typing import Final
 
-from tonnage.api.group import KIND
-from tonnage.cluster.errors import KubernetesError, WorldError, WriteFencedError
+from tonnage.api.base import KIND
+from tonnage.cluster.calls import KubernetesError, WorldError, WriteFencedError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,

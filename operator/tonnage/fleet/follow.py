@@ -19,8 +19,7 @@ import aiohttp
 import kopf
 from yarl import URL
 
-from tonnage.cluster.calls import MESSAGE_LENGTH, PIECE_BYTES
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import MESSAGE_LENGTH, PIECE_BYTES, KubernetesError
 from tonnage.cluster.kube import Resource
 from tonnage.cluster.pages import Object
 from tonnage.control.input.times import backoff_s

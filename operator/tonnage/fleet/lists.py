@@ -5,8 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from tonnage.cluster.calls import Object
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError, Object
 from tonnage.cluster.kube import (
     AUTOSCALERS,
     DEPLOYMENTS,

@@ -13,7 +13,7 @@ from itertools import pairwise
 from statistics import median
 
 from tonnage.api.status import Reason
-from tonnage.cluster.errors import WorldError
+from tonnage.cluster.calls import WorldError
 from tonnage.control.input.finding import fault_id
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Assessment, Fleet, ModelState

@@ -29,9 +29,9 @@ from tonnage.estimate.fleet_scrapes import PodKey
 from tonnage.estimate.metrics import FRESH_SCRAPES, queries
 from tonnage.estimate.samples import EngineSamples
 from tonnage.fleet.background import BackgroundTask, Start, run_inline, unheard
-from tonnage.fleet.manifests import ManifestCache
 from tonnage.fleet.references import (
     Ages,
+    ManifestCache,
     ModelConfigs,
     Referenced,
     access_modes,
@@ -39,8 +39,7 @@ from tonnage.fleet.references import (
     data_of,
     place_of,
 )
-from tonnage.fleet.rounds import Ask, Rounds
-from tonnage.fleet.scrape import Scraper, nothing_decides
+from tonnage.fleet.scrape import Ask, Rounds, Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.unlabelled import UnlabelledWorkloads
 from tonnage.fleet.views import AutoscalerView

@@ -13,14 +13,14 @@ from queue import SimpleQueue
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.cluster.ranges import Series, Steps
 from tonnage.control.input.state import ModelState, ModelView
 from tonnage.control.measure.attained import window_s_of
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.forecast import PATTERN_S
 from tonnage.estimate.forecasters import BIN_S, DAY_S
-from tonnage.estimate.pages import LARGEST
+from tonnage.estimate.metrics import LARGEST
 from tonnage.estimate.past import (
     LABEL,
     LATENCIES,

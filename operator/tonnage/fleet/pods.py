@@ -13,8 +13,14 @@ from typing import Any, Final
 
 from tonnage.api.status import Reason
 from tonnage.control.input.state import Crash, PodView
-from tonnage.control.observe.crashed import SILENT, arguments_of, read_crash
-from tonnage.control.observe.starting import CRASHES, POD_CREATE_FAILED, why_not_started
+from tonnage.control.observe.starting import (
+    CRASHES,
+    POD_CREATE_FAILED,
+    SILENT,
+    arguments_of,
+    read_crash,
+    why_not_started,
+)
 from tonnage.manifests.names import DELETION_COST_ANNOTATION
 from tonnage.redaction import REDACTED, names_in, names_said, names_secret_last, redacted_line
 from tonnage.units import count_of

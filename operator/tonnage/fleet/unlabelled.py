@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final
 
-from tonnage.cluster.errors import WorldError
+from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import KubeApi
 from tonnage.cluster.pages import MOST_OBJECT_BYTES
 from tonnage.control.input.state import DeploymentView

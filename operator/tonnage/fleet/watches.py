@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import aiohttp
 import kopf
 
-from tonnage.cluster.errors import KubernetesError, WorldError
+from tonnage.cluster.calls import KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, Resource
 from tonnage.control.input.times import backoff_s
 from tonnage.fleet.background import unheard

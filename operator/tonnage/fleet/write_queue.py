@@ -18,8 +18,8 @@ from functools import partial
 from itertools import chain
 from typing import Final
 
-from tonnage.cluster.errors import WorldError, WriteFencedError
-from tonnage.control.input.results import WriteKind
+from tonnage.cluster.calls import WorldError, WriteFencedError
+from tonnage.control.input.writers import WriteKind
 from tonnage.control.size.fair_order import round_robin
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.background import BackgroundTask, Start, run_inline

@@ -1,7 +1,14 @@
-"""The arguments of ``vllm serve``: from a plan to flags, and from live flags back to figures."""
+"""The arguments of ``vllm serve``: from a plan to flags, and from live flags back to figures.
+
+What makes an engine hand over the KV cache of prompts, or take it: vLLM's NixlConnector.
+
+Which engine reads a prompt and which makes the answer a proxy in front says with each request, as
+vLLM has one. llm-d's router asks for a sidecar in the pods, which have one container.
+"""
 
 import itertools
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -10,12 +17,85 @@ from tonnage.api.pods import Speculative
 from tonnage.api.spec import Adapters, Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
-from tonnage.manifests.offload import offload_arguments
+from tonnage.manifests.names import Manifest, field_of_pod
 from tonnage.manifests.queue import queue_arguments
-from tonnage.manifests.role import role_arguments
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
-from tonnage.units import engine_integer
+from tonnage.units import GIB, MIB, engine_integer, quantity
+
+CONNECTOR: Final = "NixlConnector"
+KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+def role_arguments(spec: Spec) -> Iterator[str]:
+    """Yield the flags.
+
+    A cache that cannot be taken is computed anew: ``fail``, which is the default since 0.17, would
+    end each request whose prefill replica is gone, and all of them while one role has rolled and
+    the other has not.
+
+    Sources:
+        [vllm-source] config/kv_transfer.py.
+        [vllm-nixl-usage]
+    """
+    if role := spec.role:
+        config = {
+            "kv_connector": CONNECTOR,
+            "kv_role": KV_ROLES[role],
+            "kv_load_failure_policy": "recompute",
+        }
+        yield from ("--kv-transfer-config", json.dumps(config, separators=(",", ":")))
+
+
+def role_environment(spec: Spec) -> list[Manifest]:
+    """Return the variables: where the other role's engines find this one.
+
+    Sources:
+        [vllm-nixl-usage] VLLM_NIXL_SIDE_CHANNEL_HOST; its port is 5600 and more, by data-parallel
+        rank, on each pod's own address.
+    """
+    if spec.role is None:
+        return []
+    address = {"fieldRef": field_of_pod("status.podIP")}
+    return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address}]
+
+
+def offload_arguments(rank_gib: float) -> Iterator[str]:
+    """Yield the flags; ``rank_gib``: of a data-parallel rank, in GiB; 0: no such cache.
+
+    Sources:
+        [vllm-source] config/cache.py kv_offloading_size: of all tensor-parallel ranks, and each
+        data-parallel rank takes as much; v1/kv_offload/cpu/shared_offload_region.py: in /dev/shm,
+        all of it from the start on.
+    """
+    if rank_gib:
+        yield from ("--kv-offloading-size", f"{rank_gib:.9g}")
+        yield from ("--kv-offloading-backend", "native")
+
+
+def host_cache_room_gib(gib: int, ranks: int) -> int:
+    """Return what a cache takes of the memory of a pod, in GiB, with the page tables of its ranks.
+
+    Each tensor-parallel rank maps all of its engine's: 8 bytes for every 4 KiB.
+
+    >>> host_cache_room_gib(200, 4)
+    202
+    """
+    return gib + math.ceil(gib * ranks / 512)
+
+
+def with_host_cache(amount: str, gib: int) -> str:
+    """Return a quantity of memory with room for the cache; empty is none.
+
+    >>> with_host_cache("8Gi", 200), with_host_cache("", 200), with_host_cache("500M", 1)
+    ('208Gi', '200Gi', '1501Mi')
+    """
+    if not gib:
+        return amount
+    total = quantity(amount or "0") + gib * GIB
+    unit, name = (GIB, "Gi") if total % GIB == 0 else (MIB, "Mi")
+    return f"{math.ceil(total / unit)}{name}"
+
 
 LARGEST_COUNT = 2_147_483_647
 """The engine counts in 32 bits."""

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from tonnage.api.group import GROUP, KIND, VERSION
+from tonnage.api.base import GROUP, KIND, VERSION
 from tonnage.api.pod_rules import ENGINE
 
 Manifest = dict[str, Any]

@@ -13,12 +13,16 @@ from tonnage.api.pods import Pods
 from tonnage.api.references import SecretKey, SecretKeyRef
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
-from tonnage.manifests.arguments import Serving, engine_arguments
+from tonnage.manifests.arguments import (
+    Serving,
+    engine_arguments,
+    host_cache_room_gib,
+    role_environment,
+    with_host_cache,
+)
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
 from tonnage.manifests.names import CONTAINER, Manifest, labels
-from tonnage.manifests.offload import host_cache_room_gib, with_host_cache
 from tonnage.manifests.queue import queue_command, queue_environment
-from tonnage.manifests.role import role_environment
 from tonnage.manifests.scheduling import GPU_TAINT, affinity, place, together
 from tonnage.manifests.workload import Workload
 from tonnage.sizing.request import Flags

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from tonnage.api.group import KIND
+from tonnage.api.base import KIND
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import ROLES, Role

@@ -1,12 +1,14 @@
 """The need: replicas for the demand to come and, beside it, for what will be waiting then."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from tonnage.api.status import Reason
 from tonnage.policy.situation import Need
 from tonnage.sizing.cost import fleet_usd_per_hour
 from tonnage.sizing.plan import Sizing
+from tonnage.sizing.schedules import Event, floor_of
 from tonnage.units import count_of, format_s, significant
 
 DOWN_MARGIN = 0.03
@@ -208,3 +210,31 @@ def need_without_demand(minimum: int) -> Need:
     message = f"no demand is configured and none was measured: minReplicas {minimum}"
     reason = Reason(code="NoDemand", message=message)
     return Need(replicas=minimum, replicas_with_margin=minimum, reasons=(reason,))
+
+
+def raise_to_floor(wanted: Need, capacity: Capacity, events: Iterable[Event]) -> Need:
+    """Return the need with the highest floor of the events; a floor below it changes nothing."""
+    floors = [(floor_of(event, capacity.replicas), event) for event in events]
+    if not floors:
+        return wanted
+    replicas, event = max(floors, key=lambda each: each[0])
+    if replicas <= wanted.replicas:
+        return replace(wanted, floor=replicas)
+    return replace(
+        wanted,
+        floor=replicas,
+        planned_requests_per_s=max(wanted.planned_requests_per_s or 0.0, event.requests_per_s),
+        replicas=replicas,
+        replicas_with_margin=max(replicas, wanted.replicas_with_margin),
+        reasons=(*wanted.reasons, _reason(event, capacity, replicas)),
+    )
+
+
+def _reason(event: Event, capacity: Capacity, replicas: int) -> Reason:
+    if replicas == event.schedule.min_replicas:
+        return Reason(code="Schedule", message=f"{event}: minReplicas {replicas}")
+    message = (
+        f"{event}: {significant(event.requests_per_s)} requests/s at "
+        f"{significant(capacity.each_requests_per_s(replicas))} per replica need {replicas}"
+    )
+    return Reason(code="Schedule", message=message)

@@ -22,8 +22,7 @@ from itertools import accumulate, pairwise
 from typing import Final
 
 from tonnage.engine.chance import Chance
-from tonnage.estimate.metrics import prometheus_duration
-from tonnage.estimate.pages import COMPLETED, REJECTED, RUNNING, WAITING
+from tonnage.estimate.metrics import COMPLETED, REJECTED, RUNNING, WAITING, prometheus_duration
 from tonnage.replay.trace_rows import MOST_REQUESTS
 from tonnage.replay.traces import Trace
 from tonnage.units import MILLION, count_of, format_s

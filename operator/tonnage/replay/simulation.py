@@ -12,8 +12,14 @@ from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import DeploymentView, Fleet, ModelState, ModelView, PodView
 from tonnage.control.tick import tick
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes, PodKey
-from tonnage.estimate.metrics import FRESH_SCRAPES, judged_bounds
-from tonnage.estimate.pages import BUCKETS, CACHE, COLUMNS, metrics_of
+from tonnage.estimate.metrics import (
+    BUCKETS,
+    CACHE,
+    COLUMNS,
+    FRESH_SCRAPES,
+    judged_bounds,
+    metrics_of,
+)
 from tonnage.estimate.samples import EngineSamples, fleet_samples
 from tonnage.replay.cluster import (
     EPOCH_S,

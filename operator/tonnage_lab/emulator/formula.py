@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tonnage.api.group import KIND
+from tonnage.api.base import KIND
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine.step_costs import StepCosts

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Final
 
-from tonnage.estimate.pages import RUNNING, WAITING
+from tonnage.estimate.metrics import RUNNING, WAITING
 from tonnage.replay.baselines.rule import KV_USAGE, RuleInput, Signals, scrapes_in
 from tonnage.replay.baselines.wva import (
     INTERVAL_S,

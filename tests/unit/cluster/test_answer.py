@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from page_builders import for_everybody, labels_of
-from tonnage.cluster.answer import AnswerReader
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
+from tonnage.cluster.queries import AnswerReader
 from tonnage.units import KIB
 
 POD = ("serving", "a")

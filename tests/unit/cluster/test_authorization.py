@@ -15,7 +15,7 @@ from fault_world import a_world
 from http_double import Reply, answering, json_reply, serving
 from page_builders import for_everybody
 from tonnage.cluster.authorization import Authorization, require_installed
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.cluster.prometheus import Prometheus
 from tonnage.cluster.queries import QuerySet
 from tonnage.cluster.ranges import Steps, ask_range

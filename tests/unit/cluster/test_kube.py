@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from http_double import Reply, a_kubeconfig, answering, json_reply, serving
-from tonnage.cluster.errors import ConflictError, KubernetesError, WriteFencedError
+from tonnage.cluster.calls import ConflictError, KubernetesError, WriteFencedError
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from kube_double import KubeDouble
-from tonnage.cluster.errors import KubernetesError, WriteFencedError
+from tonnage.cluster.calls import KubernetesError, WriteFencedError
 from tonnage.cluster.lease import (
     CLASS_LABEL,
     DURATION_S,

@@ -3,7 +3,7 @@
 import pytest
 
 from http_double import Reply, json_reply, serving
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.cluster.ranges import ANSWER_BYTES, POINTS, Steps, ask_range
 from tonnage.settings import Settings
 

@@ -17,7 +17,7 @@ from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
 from tonnage.control.size.allowed import is_allowed
 from tonnage.control.write.writes import writes_for
-from tonnage.fleet.manifests import parse_manifest
+from tonnage.fleet.references import parse_manifest
 from tonnage.fleet.views import model_view
 from tonnage.settings import Settings
 

@@ -28,10 +28,10 @@ from fleet_builders import (
 )
 from measured_builders import an_engine, without_arrivals
 from tonnage.control.assess import size_object
-from tonnage.control.decide.pending import retry_at_s
+from tonnage.control.decide.outlook import retry_at_s
 from tonnage.control.input.memory import UnschedulableBackoff
-from tonnage.control.input.results import Cause, WriteKind
 from tonnage.control.input.sizing_cache import SizingCache
+from tonnage.control.input.writers import Cause, WriteKind
 from tonnage.control.measure.traffic import measure_traffic
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.estimate.samples import EngineSamples

@@ -20,8 +20,7 @@ from fleet_builders import (
     remembering,
 )
 from measured_builders import missed_before
-from tonnage.estimate.burst_factor import FIRST, HIGHEST, BurstTally
-from tonnage.estimate.burstiness import CountedWindow
+from tonnage.estimate.burstiness import FIRST, HIGHEST, BurstTally, CountedWindow
 from tonnage.estimate.forecast import DemandPeak, History
 from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.metrics import WINDOWS

@@ -32,8 +32,8 @@ from measured_builders import a_posterior
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import size_object
 from tonnage.control.decide.writers import with_written
-from tonnage.control.input.results import Fate, WriteKind
 from tonnage.control.input.sizing_cache import SizingCache
+from tonnage.control.input.writers import Fate, WriteKind
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key

@@ -9,12 +9,10 @@ import tonnage
 from fleet_builders import a_fleet, a_state, assessed
 from tonnage.api.status import Condition, Status
 from tonnage.control.input.memory import ReportMemory
-from tonnage.control.report.condition_types import CONDITION_TYPES
-from tonnage.control.report.conditions import problem_of
+from tonnage.control.report.conditions import CONDITION_TYPES, JOINED, problem_of
 from tonnage.control.report.differing import facts
 from tonnage.control.report.event_records import event_records
 from tonnage.control.report.reasons import CONDITIONS
-from tonnage.control.report.roles import JOINED
 from tonnage.control.report.status import report
 
 CONTROL = Path(tonnage.__file__).parent / "control"

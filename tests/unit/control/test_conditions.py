@@ -23,8 +23,8 @@ from fleet_builders import assessed as assess_one
 from measured_builders import an_engine
 from tonnage.api.objects import InvalidSpecError
 from tonnage.api.status import Condition
-from tonnage.control.input.results import Cause, WriteKind
 from tonnage.control.input.times import rfc3339
+from tonnage.control.input.writers import Cause, WriteKind
 from tonnage.control.report.conditions import conditions
 from tonnage.fleet.views import deployment_view
 

@@ -13,8 +13,7 @@ from fleet_builders import (
     a_state,
     assessed,
 )
-from tonnage.control.observe.crashed import SILENT, read_crash
-from tonnage.control.observe.starting import held_up
+from tonnage.control.observe.starting import SILENT, held_up, read_crash
 from tonnage.control.report.rules import capacity_available
 from tonnage.fleet.pods import pod_view
 from tonnage.manifests.children import flags_from_annotation

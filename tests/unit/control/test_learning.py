@@ -19,8 +19,8 @@ from fleet_builders import (
 from measured_builders import an_engine
 from tonnage.control.input.memory import ReportMemory
 from tonnage.control.learn.learning import learn_from, observation, own_kv_tokens
+from tonnage.control.measure.causes import utilization
 from tonnage.control.measure.traffic import observe_engines, reported_kv_tokens
-from tonnage.control.measure.utilization import utilization
 from tonnage.estimate import planning_constants
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.learner import constants_of

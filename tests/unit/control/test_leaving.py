@@ -14,7 +14,7 @@ from fleet_builders import (
     assessed,
 )
 from measured_builders import an_engine
-from tonnage.control.decide.leaving import costs_to_go, pod_loads
+from tonnage.control.decide.situation import costs_to_go, pod_loads
 from tonnage.control.report.status import report
 from tonnage.control.write.writes import writes_for
 from tonnage.fleet.pods import pod_view

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_fleet, a_sizing, a_state, assessed
-from tonnage.control.decide.needed import needs_in_replicas_of_now, remember_need
+from tonnage.control.decide.outlook import needs_in_replicas_of_now, remember_need
 from tonnage.control.input.memory import Needed, ReplicaGoodput
 from tonnage.policy.situation import Need
 from tonnage.sizing.workload import Slo

@@ -17,7 +17,7 @@ from fleet_builders import (
     remembering,
 )
 from tonnage.control.input.memory import Memory
-from tonnage.control.input.results import Cause, WriteKind
+from tonnage.control.input.writers import Cause, WriteKind
 from tonnage.control.tick import tick
 
 FOREIGN = {

@@ -18,8 +18,8 @@ from fleet_builders import assessed as assess_one
 from measured_builders import a_posterior, an_engine
 from tonnage.api.status import Condition
 from tonnage.control.input.memory import PodSpeed
-from tonnage.control.measure.utilization import utilization
-from tonnage.control.report.plausible import (
+from tonnage.control.measure.causes import utilization
+from tonnage.control.report.calibrated import (
     KEPT_S,
     MIN_WINDOWS,
     speed_plausible,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tonnage
-from tonnage.control.report.condition_types import CONDITION_TYPES
+from tonnage.control.report.conditions import CONDITION_TYPES
 from tonnage.control.report.reasons import OTHER, REASONS, label_reason
 from tonnage.manifests.pod import DEPRECATED
 
@@ -16,7 +16,7 @@ SOURCES = [
     *sorted({*(PACKAGE / "control").rglob("*.py")} - {PACKAGE / "control/report/reasons.py"}),
     *sorted((PACKAGE / "policy").glob("*.py")),
     PACKAGE / "cluster/prometheus.py",
-    PACKAGE / "cluster/answer.py",
+    PACKAGE / "cluster/queries.py",
     PACKAGE / "fleet/calibration.py",
     PACKAGE / "manifests/target.py",
 ]

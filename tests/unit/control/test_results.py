@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_memory, a_state, assessed, failures
-from tonnage.control.input.results import Cause, Fate, Result, WriteKind
-from tonnage.control.write.results import with_object_results
-from tonnage.control.write.writes import Writes
+from tonnage.control.input.writers import Cause, Fate, Result, WriteKind
+from tonnage.control.write.writes import Writes, with_object_results
 
 FOREIGN = "Service serving/llama exists, not made by Tonnage: unchanged"
 DENIED = "denied by a webhook"

@@ -26,7 +26,7 @@ from tonnage.control.decide.rollout import (
     without_rollout,
 )
 from tonnage.control.input.memory import FlagSearchResult, Memory, RolloutProgress
-from tonnage.control.input.results import WriteKind
+from tonnage.control.input.writers import WriteKind
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.posterior import ObjectPosterior

@@ -22,7 +22,7 @@ from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.learn.learning import observation
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
-from tonnage.control.size.running import as_it_runs
+from tonnage.control.size.question import as_it_runs
 from tonnage.control.tick import tick, with_results
 from tonnage.control.write.writes import writes_for
 from tonnage.sizing.errors import SearchAbandonedError

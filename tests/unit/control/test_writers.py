@@ -15,8 +15,15 @@ from fleet_builders import (
     managed_by,
 )
 from tonnage.control.input.memory import Memory
-from tonnage.control.input.results import Cause, Fate, Result, WriteKind
-from tonnage.control.input.writers import REPLICAS_LONGEST_S, TEMPLATE_LONGEST_S, Part
+from tonnage.control.input.writers import (
+    REPLICAS_LONGEST_S,
+    TEMPLATE_LONGEST_S,
+    Cause,
+    Fate,
+    Part,
+    Result,
+    WriteKind,
+)
 from tonnage.control.tick import tick, with_results
 from tonnage.manifests.names import DIGEST_ANNOTATION, TEMPLATE_ANNOTATION
 

@@ -22,13 +22,12 @@ from fleet_builders import (
     managed_by,
 )
 from tonnage.control.input.memory import Memory
-from tonnage.control.input.results import Cause, Result, WriteKind
 from tonnage.control.input.state import Pending
+from tonnage.control.input.writers import Cause, Result, WriteKind
 from tonnage.control.report.event_records import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.report.status import report
 from tonnage.control.tick import tick
-from tonnage.control.write.results import with_object_results
-from tonnage.control.write.writes import CHILDREN_CHECK_S, writes_for
+from tonnage.control.write.writes import CHILDREN_CHECK_S, with_object_results, writes_for
 from tonnage.fleet.views import model_view
 
 AUTOSCALER = "HorizontalPodAutoscaler llama"

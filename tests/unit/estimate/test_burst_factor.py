@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tonnage.estimate.attainment import LARGEST_UP, TargetResult
-from tonnage.estimate.burst_factor import (
+from tonnage.estimate.burstiness import (
     FIRST,
     FORGET_S,
     HIGHEST,

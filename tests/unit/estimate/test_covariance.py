@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strategies import numbers
-from tonnage.estimate.covariance import WIDE_VARIANCE, is_positive_semidefinite, repair
+from tonnage.estimate.posterior import WIDE_VARIANCE, is_positive_semidefinite, repair
 
 UPPER = np.triu_indices(3)
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from measured_builders import a_machine, a_window, slowed
 from strategies import numbers
-from tonnage.estimate.covariance import is_positive_semidefinite
 from tonnage.estimate.learner import (
     BAND,
     LARGEST_STEP,
@@ -24,7 +23,7 @@ from tonnage.estimate.learner import (
     quantile_z,
     slow_end,
 )
-from tonnage.estimate.posterior import SpeedPosterior
+from tonnage.estimate.posterior import SpeedPosterior, is_positive_semidefinite
 from tonnage.estimate.speed import predicted_gap_s, prefill_share, with_speed
 
 MACHINE = a_machine()

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tonnage.estimate.metrics import (
+    BUCKETS,
+    COLUMNS,
     DECIDING,
     LATENCY_BOUNDS_S,
     PROMPT_BOUNDS,
@@ -16,11 +18,11 @@ from tonnage.estimate.metrics import (
     TPOT_BOUNDS_S,
     TTFT_BOUNDS_S,
     bounds_near,
+    column_of,
     judged_bounds,
     prometheus_duration,
     queries,
 )
-from tonnage.estimate.pages import BUCKETS, COLUMNS, column_of
 from tonnage.settings import Settings
 from tonnage_lab.emulator.buckets import DEFAULTS, one_two_five
 

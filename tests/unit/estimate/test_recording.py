@@ -14,8 +14,7 @@ import pytest
 from recordings import POD, read_watched
 from tonnage.estimate.demand import attainment, count_arrivals, measure_demand
 from tonnage.estimate.lengths import measure_lengths
-from tonnage.estimate.metrics import SLOW_SCRAPES, WINDOWS, bounds_near
-from tonnage.estimate.pages import BUCKETS, COLUMNS
+from tonnage.estimate.metrics import BUCKETS, COLUMNS, SLOW_SCRAPES, WINDOWS, bounds_near
 
 RECORDING = Path(__file__).parents[4] / "shared" / "vllm" / "recording"
 pytestmark = pytest.mark.skipif(

@@ -9,8 +9,7 @@ from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
 from tonnage.estimate.kept_record import KeptRecord
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
-from tonnage.estimate.retention import MAX_BYTES, fitting, has_moved
-from tonnage.estimate.stored import dump
+from tonnage.estimate.stored import MAX_BYTES, dump, fitting, has_moved
 from tonnage.units import KIB, MIB
 
 SPEED = a_posterior(covariance=(0.01, 0.0, 0.0, 0.01, 0.0, 0.01), num_windows=10)

@@ -3,7 +3,7 @@
 import pytest
 
 from tonnage.estimate.forecasters import BIN_S
-from tonnage.estimate.scale_down_hold import NOTHING_HELD, STARTS, held_starts, highest, with_held
+from tonnage.estimate.headroom import NOTHING_HELD, STARTS, held_starts, highest, with_held
 
 START_S = 1000 * BIN_S
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from page_builders import labels_of, take_page, take_series
 from tonnage.estimate.demand import attainment, measure_demand
 from tonnage.estimate.fleet_scrapes import MAX_ENGINES, Answered, FleetScrapes
-from tonnage.estimate.metrics import FRESH_SCRAPES
-from tonnage.estimate.pages import PLACES
+from tonnage.estimate.metrics import FRESH_SCRAPES, PLACES
 from tonnage.estimate.samples import fleet_samples
 from tonnage.settings import Settings
 

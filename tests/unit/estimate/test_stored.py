@@ -12,10 +12,9 @@ from measured_builders import a_posterior
 from strategies import numbers
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
-from tonnage.estimate.headroom import FIRST
+from tonnage.estimate.headroom import FIRST, NOTHING_HELD
 from tonnage.estimate.kept_record import KeptRecord
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
-from tonnage.estimate.scale_down_hold import NOTHING_HELD
 from tonnage.estimate.stored import CorruptedStateError, NewerStateError, dump, load
 
 RECORD = KeptRecord(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tonnage.estimate.pages import BUCKETS, CACHE, COLUMNS, DRAM_ACTIVE, metrics_of
+from tonnage.estimate.metrics import BUCKETS, CACHE, COLUMNS, DRAM_ACTIVE, metrics_of
 from tonnage.explain.glossary import GLOSSARY
 
 NAMES = list(GLOSSARY)

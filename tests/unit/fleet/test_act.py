@@ -16,7 +16,7 @@ from fleet_builders import (
 )
 from kube_double import KubeDouble, led
 from tonnage.api.status import ReplicasStatus, Status
-from tonnage.cluster.errors import ConflictError, KubernetesError
+from tonnage.cluster.calls import ConflictError, KubernetesError
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
     DISRUPTION_BUDGETS,
@@ -26,8 +26,8 @@ from tonnage.cluster.kube import (
     PODS,
     SERVICES,
 )
-from tonnage.control.decide.leaving import PodCost
-from tonnage.control.input.results import Cause, Fate, Result, WriteKind
+from tonnage.control.decide.situation import PodCost
+from tonnage.control.input.writers import Cause, Fate, Result, WriteKind
 from tonnage.control.report.event_records import EventRecord
 from tonnage.fleet.act import Scale, Writer, Writes
 from tonnage.fleet.background import beside

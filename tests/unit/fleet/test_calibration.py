@@ -7,7 +7,7 @@ import pytest
 
 from kube_double import KubeDouble, led
 from measured_builders import a_posterior
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.fleet.calibration import CalibrationConfigMap

@@ -4,7 +4,7 @@ import pytest
 
 from fleet_builders import NOW_S, SITE, a_model
 from kube_double import KubeDouble
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import SERVICES
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.children import Children

@@ -5,7 +5,7 @@ import pytest
 from fleet_builders import a_manifest, a_model
 from kube_double import KubeDouble
 from loop_builders import a_loop, a_world, condition, status_of, tick
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import CLAIMS
 from tonnage.fleet.references import AGE_S, Ages, Referenced, access_modes, claim_of
 

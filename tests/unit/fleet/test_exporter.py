@@ -5,8 +5,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tonnage.control.series import FAMILIES, FleetSeries, MetricSample, ObjectSeries
-from tonnage.fleet.exporter import BORN_S, FLEET_FAMILIES, STALE_S, Exporter
-from tonnage.fleet.heartbeat import Heartbeat
+from tonnage.fleet.heartbeat import BORN_S, FLEET_FAMILIES, STALE_S, Exporter, Heartbeat
 
 LLAMA, QWEN = ("serving", "llama"), ("serving", "qwen")
 DECIDED = MetricSample("tonnage_decisions", 1.0, ("Demand", "up"))

@@ -10,7 +10,7 @@ import pytest
 from fleet_builders import a_manifest, a_sizing, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.metrics import WINDOWS
 

@@ -9,7 +9,7 @@ import pytest
 
 from fleet_builders import a_deployment_body
 from http_double import Reply, json_reply, serving
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.cluster.pages import MOST_OBJECT_BYTES
 from tonnage.fleet import follow as following

@@ -17,7 +17,7 @@ from fleet_builders import (
     the_sets_of_groups,
 )
 from loop_builders import a_loop, a_world, condition, show, status_of, tick
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, LEADER_WORKER_SETS, SERVICES, STATEFUL_SETS
 from tonnage.fleet.store import Kind, ReferencedKeys, Store
 from tonnage.fleet.views import groups_view

@@ -9,9 +9,9 @@ from fleet_builders import SITE, a_manifest, a_model, a_sizing, first_replicas
 from http_double import a_kubeconfig, json_reply, serving
 from loop_builders import a_loop, a_world, replicas_of, served, tick
 from tonnage.api.status import ReplicasStatus, Status
-from tonnage.cluster.errors import ConflictError, KubernetesError, WriteFencedError
+from tonnage.cluster.calls import ConflictError, KubernetesError, WriteFencedError
 from tonnage.cluster.kube import KubeApi, load_client
-from tonnage.control.input.results import Cause, WriteKind
+from tonnage.control.input.writers import Cause, WriteKind
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.act import Writer
 from tonnage.fleet.background import beside

@@ -4,7 +4,7 @@ import pytest
 
 from fleet_builders import NOW_S, a_manifest
 from kube_double import KubeDouble
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.fleet.background import BackgroundTask
 from tonnage.fleet.lists import LONGEST_UNLISTED_S, RELIST_S, WAIT_S, Lists

@@ -15,7 +15,7 @@ import pytest
 from fleet_builders import a_manifest, a_sizing, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from measured_builders import samples_of, slowed
-from tonnage.cluster.errors import KubernetesError, PrometheusError
+from tonnage.cluster.calls import KubernetesError, PrometheusError
 from tonnage.cluster.kube import AUTOSCALERS, DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.control.input import sizing_cache
 from tonnage.estimate.past import LABEL

@@ -4,7 +4,7 @@ import pytest
 
 from fleet_builders import a_manifest, a_model
 from tonnage.api.objects import InvalidSpecError
-from tonnage.fleet.manifests import ManifestCache, parse_manifest
+from tonnage.fleet.references import ManifestCache, parse_manifest
 from tonnage.fleet.views import model_view
 
 

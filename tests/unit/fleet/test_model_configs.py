@@ -8,7 +8,7 @@ from bad_input import LLAMA_8B
 from fleet_builders import NOW_S, a_manifest, a_model
 from kube_double import KubeDouble
 from tonnage.catalog.models import ModelConfigError, read_model_config
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.control.input.state import BadConfig
 from tonnage.fleet.references import AGE_S, MOST_BYTES, Ages, ModelConfigs, place_of
 from tonnage.fleet.views import model_view

@@ -25,7 +25,7 @@ from prometheus_double import asking
 from query_api import name_of
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cluster.errors import KubernetesError, PrometheusError
+from tonnage.cluster.calls import KubernetesError, PrometheusError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.metrics import DECIDING, LATENCIES, QUERIES

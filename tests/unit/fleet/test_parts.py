@@ -3,7 +3,7 @@
 import pytest
 
 from tonnage.cluster.queries import Answers
-from tonnage.fleet.parts import (
+from tonnage.fleet.scrape import (
     ALONE_S,
     PART_NAMES,
     PART_PODS,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fleet_builders import NOW_S, a_manifest, a_state
-from tonnage.cluster.errors import PrometheusError
+from tonnage.cluster.calls import PrometheusError
 from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.past import LABEL, LEAST_STEP_S
 from tonnage.fleet.past import AGAIN_S, PART_OBJECTS, PastReader

@@ -7,10 +7,10 @@ import pytest
 from fleet_builders import NOW_S, a_manifest, a_state, failures
 from kube_double import KubeDouble
 from loop_builders import World, a_loop, condition, served, tick
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
 from tonnage.control.decide.retries import MOST_RETRY_S, SPREAD, failed_again
-from tonnage.control.input.results import Cause, Result, WriteKind
+from tonnage.control.input.writers import Cause, Result, WriteKind
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")

@@ -6,12 +6,12 @@ import pytest
 
 from fleet_builders import a_manifest
 from loop_builders import served, show, tick
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.cluster.queries import Answers
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.fleet.background import BackgroundTask, beside
-from tonnage.fleet.rounds import Rounds
+from tonnage.fleet.scrape import Rounds
 from tonnage.settings import Settings
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")

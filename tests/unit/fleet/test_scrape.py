@@ -4,8 +4,7 @@ import logging
 import threading
 
 from tonnage.cluster.queries import Answers
-from tonnage.fleet.rounds import Rounds
-from tonnage.fleet.scrape import Scraper, describe, nothing_decides
+from tonnage.fleet.scrape import Rounds, Scraper, describe, nothing_decides
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")

@@ -2,7 +2,7 @@
 
 from fleet_builders import a_deployment_body
 from kube_double import KubeDouble
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.fleet.unlabelled import ABSENT_S, MOST_READS, UnlabelledWorkloads
 

@@ -11,7 +11,7 @@ from fleet_builders import a_manifest
 from http_double import Reply, a_kubeconfig, json_reply, new_certificates, serving, showing
 from kube_double import KubeDouble
 from loop_builders import a_loop, a_world
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.fleet import watches as watching
 from tonnage.fleet.lists import RELISTED
 from tonnage.fleet.store import Store

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from tonnage.cluster.errors import KubernetesError
-from tonnage.control.input.results import WriteKind
+from tonnage.cluster.calls import KubernetesError
+from tonnage.control.input.writers import WriteKind
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.background import beside
 from tonnage.fleet.write_queue import (

@@ -14,7 +14,7 @@ from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
 
 from tonnage.api.fields import ALLOWED_FLAGS
-from tonnage.control.observe.crashed import read_crash
+from tonnage.control.observe.starting import read_crash
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable

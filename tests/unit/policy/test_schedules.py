@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from builders import a_sizing_request
 from policy_builders import a_need
 from tonnage.api.schedules import Schedule
-from tonnage.policy.need import Capacity
-from tonnage.policy.schedules import raise_to_floor
+from tonnage.policy.need import Capacity, raise_to_floor
 from tonnage.sizing.schedules import events_within, shares_of_year
 from tonnage.sizing.search import size
 from tonnage.units import DAY_S, HOUR_S, significant

@@ -36,7 +36,7 @@ from tonnage.cli.read.support_bundle import (
     read_evidence,
 )
 from tonnage.cli.results.shown import rules, shown, shown_events, shown_metrics
-from tonnage.cluster.errors import KubernetesError, PrometheusError
+from tonnage.cluster.calls import KubernetesError, PrometheusError
 from tonnage.redaction import REDACTED, names_in, redacted
 from tonnage.units import count_of
 

@@ -340,7 +340,7 @@ class TrafficOptions:
         Raises:
             Failure: Prometheus does not answer, or not with the series of one fleet.
         """
-        from tonnage.cluster.errors import PrometheusError  # noqa: PLC0415  (slow)
+        from tonnage.cluster.calls import PrometheusError  # noqa: PLC0415  (slow)
         from tonnage.cluster.ranges import Steps, ask_range  # noqa: PLC0415
         from tonnage.replay.measured_traffic import (  # noqa: PLC0415
             CountedError,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
-from tonnage.api.group import KIND
+from tonnage.api.base import KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.models import with_second_file

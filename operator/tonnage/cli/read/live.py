@@ -10,10 +10,10 @@ from typing import Any, Final
 import yaml
 from kubernetes import config
 
-from tonnage.api.group import GROUP, PLURAL
+from tonnage.api.base import GROUP, PLURAL
 from tonnage.cli.console import EXIT_INFEASIBLE, NO_CLUSTER, NO_CRD, NO_RIGHTS, Failure
 from tonnage.cli.read.nested import block
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import LEASES, MODEL_DEPLOYMENTS, KubeApi, load_client
 from tonnage.cluster.lease import CLASS_LABEL, DURATION_S, NAME
 from tonnage.units import format_s

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from tonnage.api.group import GROUP, KIND
+from tonnage.api.base import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.cli.console import ManifestError, raise_all, remark
 from tonnage.cli.read.nested import block

@@ -14,7 +14,7 @@ from tonnage.cli.read.live import Resource
 from tonnage.cli.read.nested import block
 from tonnage.cluster.authorization import require_installed
 from tonnage.cluster.ranges import Steps, ask_range
-from tonnage.estimate.pages import RUNNING
+from tonnage.estimate.metrics import RUNNING
 from tonnage.settings import Settings
 from tonnage.units import count_of
 

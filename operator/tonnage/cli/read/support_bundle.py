@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 
 from tonnage.cli.read.live import LiveCluster, Resource, leases_of, read_all
 from tonnage.cli.read.nested import block, objects
-from tonnage.cluster.errors import KubernetesError
+from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,

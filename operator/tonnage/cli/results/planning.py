@@ -24,8 +24,8 @@ from tonnage.explain.report import (
     plan_status,
     sizing_reasons,
 )
-from tonnage.manifests.eviction import DISRUPTION_BUDGET, evictable, pdb_blocks_eviction
 from tonnage.manifests.pod import deprecation
+from tonnage.manifests.protection import DISRUPTION_BUDGET, evictable, pdb_blocks_eviction
 from tonnage.manifests.roles import Running, RunningRole, divided_spec, role_models, role_name
 from tonnage.manifests.target import RefusedError, target_request, target_version
 from tonnage.sizing.bill import Bill

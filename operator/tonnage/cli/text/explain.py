@@ -12,7 +12,7 @@ from tonnage.api.crd import UNSEEN
 from tonnage.cli.console import printable
 from tonnage.cli.read.nested import Object, block, objects
 from tonnage.cli.text.layout import DIM, grid, heading, indent, section
-from tonnage.control.report.condition_types import CONDITION_TYPES
+from tonnage.control.report.conditions import CONDITION_TYPES
 from tonnage.explain.glossary import Term
 from tonnage.units import count_of, format_s, significant
 

@@ -20,19 +20,19 @@ from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import MESSAGE_LENGTH, ProposalStatus, Reason
-from tonnage.control.decide.needed import needs_in_replicas_of_now
+from tonnage.control.decide.outlook import needs_in_replicas_of_now
 from tonnage.control.decide.template import next_model, roll_changes, roll_written, template_of
 from tonnage.control.input.finding import Finding
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState
 from tonnage.control.size.chosen import choose_running
-from tonnage.control.size.running import as_it_runs
+from tonnage.control.size.question import as_it_runs
 from tonnage.explain.report import usd_per_hour
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import spec_digest, write_flags
-from tonnage.manifests.eviction import evictable
 from tonnage.manifests.names import APPROVE_ANNOTATION
+from tonnage.manifests.protection import evictable
 from tonnage.manifests.target import RefusedError
 from tonnage.policy.situation import Decision
 from tonnage.sizing.plan import Sizing

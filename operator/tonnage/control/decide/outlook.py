@@ -1,18 +1,41 @@
-"""What is coming: replicas on their way, and demand when one asked for now would be Ready."""
+"""What is coming, and what is needed now and was of late: pods, replicas on their way, and demand.
+
+Replicas are held because demand may come back. A belief that engines are slow does not: what took N
+of these takes fewer by as much as one is known to serve more by now, in the same requests and with
+what promises have shown. Where they turn out slower than they were believed to be, as many stay.
+"""
 
 import math
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from itertools import takewhile
 
-from tonnage.control.decide.pending import is_given_up
-from tonnage.control.input.memory import DemandMemory, ObjectMemory
-from tonnage.control.input.state import AUTO, Chosen, Fleet, ModelState, PodView, Traffics
-from tonnage.control.measure.bursts import (
+from tonnage.control.input.memory import (
+    DecisionMemory,
+    DemandMemory,
+    Needed,
+    ObjectMemory,
+    PodMemory,
+    ReplicaGoodput,
+    UnschedulableBackoff,
+)
+from tonnage.control.input.state import (
+    AUTO,
+    Assessment,
+    Chosen,
+    Fleet,
+    ModelState,
+    PodView,
+    Traffics,
+)
+from tonnage.control.learn.attainment import (
     burst_factor,
     burst_share,
     promised_quantile,
     reserved_requests_per_s,
 )
+from tonnage.control.observe.starting import why_unschedulable
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     CHANCE_Z,
@@ -25,17 +48,122 @@ from tonnage.estimate.forecast import (
     rescale,
     without_chance,
 )
-from tonnage.estimate.headroom import UNSEEN, headroom
+from tonnage.estimate.headroom import STARTS, UNSEEN, headroom, held_starts
 from tonnage.estimate.kept_record import kept_record, with_record
 from tonnage.estimate.past import with_past
 from tonnage.estimate.posterior import ObjectPosterior
-from tonnage.estimate.scale_down_hold import STARTS, held_starts
-from tonnage.policy.need import Outlook, Supply
-from tonnage.policy.situation import Metrics
+from tonnage.policy.need import CurrentTraffic, Outlook, Supply, need, need_without_demand
+from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.schedules import Event, events_within
 from tonnage.units import format_s
+
+NO_GPU = "InsufficientGPU"
+MOST_DOUBLINGS = 2
+"""Of the time until pods are asked for again that no node took: nobody tells when nodes come."""
+
+
+def is_given_up(pod: PodView, fleet: Fleet) -> bool:
+    """Tell whether no node has taken a pod for so long that none is expected to."""
+    waited_s = fleet.now_s - pod.created_at_s
+    is_stuck = pod.unschedulable is not None and not pod.is_deleting
+    return is_stuck and waited_s > fleet.settings.pending_timeout_s
+
+
+def num_unschedulable(state: ModelState, fleet: Fleet) -> int:
+    """Return the pods that are given up, and go first where fewer are asked for.
+
+    A ReplicaSet takes those away that are not Ready, a LeaderWorkerSet the highest index.
+    """
+    pods = state.pods
+    if state.deployment and state.deployment.workload.is_group:
+        from_highest = sorted(pods, key=_index_of, reverse=True)
+        return sum(1 for _ in takewhile(lambda pod: is_given_up(pod, fleet), from_highest))
+    return sum(is_given_up(pod, fleet) for pod in pods)
+
+
+def _index_of(leader: PodView) -> int:
+    index = leader.name.rpartition("-")[2]
+    return int(index) if index.isdecimal() else -1
+
+
+def num_placed(state: ModelState, fleet: Fleet) -> int:
+    """Return the pods that stay and are not given up, those of a rollout too."""
+    return sum(not pod.is_deleting and not is_given_up(pod, fleet) for pod in state.pods)
+
+
+def is_replacing(state: ModelState, known: PodMemory, fleet: Fleet) -> bool:
+    """Tell whether a pod that came when a replica was lost, or later, is still loading."""
+    if known.lost_at_s is None:
+        return False
+    since_s = known.lost_at_s - fleet.settings.tick_s  # a loss shows at the tick after it
+    return any(
+        pod.created_at_s >= since_s
+        and not (pod.is_ready or pod.is_deleting or pod.trouble or is_given_up(pod, fleet))
+        for pod in state.pods
+    )
+
+
+def retry_at_s(back: UnschedulableBackoff, settings: Settings) -> float:
+    """Return when pods are asked for again that no node took."""
+    doublings = min(max(back.times - 1, 0), MOST_DOUBLINGS)
+    return back.at_s + settings.pending_timeout_s * float(2**doublings)
+
+
+def unplaced_reason(state: ModelState, back: UnschedulableBackoff | None, fleet: Fleet) -> str:
+    """Return why no node takes pods that are given up, or took them when they were given back."""
+    messages = (pod.unschedulable for pod in state.pods if is_given_up(pod, fleet))
+    message = next(filter(None, messages), None)
+    if message is not None:
+        return why_unschedulable(message)
+    return back.reason if back else NO_GPU
+
+
+def given_back(
+    back: UnschedulableBackoff | None, state: ModelState, decision: Decision, fleet: Fleet
+) -> UnschedulableBackoff | None:
+    """Count how often pods were asked for and given back, until a node takes one or none waits."""
+    asked = state.replicas
+    why = unplaced_reason(state, back, fleet)
+    if back is not None:
+        back = _carried_out(back, asked, fleet)
+        back = None if _is_over(back, state, decision, fleet) else back
+    is_reported = any(reason.code == why for reason in decision.reasons)
+    if (
+        is_reported
+        and decision.replicas < asked
+        and any(is_given_up(pod, fleet) for pod in state.pods)
+    ):
+        at_s, times = (back.at_s, back.times) if back else (fleet.now_s, 0)
+        placed = sum(map(_has_node, state.pods))
+        back = UnschedulableBackoff(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
+    return back
+
+
+def _carried_out(back: UnschedulableBackoff, asked: int, fleet: Fleet) -> UnschedulableBackoff:
+    """Count pods as given back once fewer are asked for: once, until they are asked for again."""
+    if back.asked is None or asked >= back.asked:
+        return back
+    is_again = back.times == 0 or fleet.now_s >= retry_at_s(back, fleet.settings)
+    return replace(back, at_s=fleet.now_s, times=back.times + is_again, asked=None)
+
+
+def _is_over(
+    back: UnschedulableBackoff, state: ModelState, decision: Decision, fleet: Fleet
+) -> bool:
+    """Tell whether a node took one more pod than then, or none waits after they may be asked for.
+
+    Where more are wanted than are asked for they wait, too.
+    """
+    placed = sum(map(_has_node, state.pods))
+    may_ask = fleet.now_s >= retry_at_s(back, fleet.settings)
+    return placed > back.placed or (may_ask and placed >= max(state.replicas, decision.replicas))
+
+
+def _has_node(pod: PodView) -> bool:
+    return pod.scheduled_at_s is not None and not pod.is_deleting
+
 
 OVERDUE_SHARE = 0.25
 """Of a start, that a pod which takes longer than others did is given again and again."""
@@ -207,3 +335,89 @@ def _burst_origin(
         f"in the last day bursts shorter than a start ({format_s(lead)}) had {1 + share:.1f} times "
         f"the usual rate; {factor:.2g} times their excess is planned, {stands_on}"
     )
+
+
+GAP_TICKS = 4
+"""Without a tick for so many intervals, the window is not known to be quiet. Intervals are as long
+as the last ones were: a fleet whose ticks are slow is watched as well as it can be."""
+
+
+def remember_need(
+    found: Assessment, chosen: Chosen, wanted: Need, fleet: Fleet, hold_s: float
+) -> DecisionMemory:
+    """Add this moment to the window that scaling down looks at: what a later one tops is left out.
+
+    A need that stands on missing data proves nothing: what is there counts as needed. The window
+    begins with the first decision, however late that comes, and anew after a gap without ticks.
+    """
+    known, settings = found.memory.decided, fleet.settings
+    recent = known.recent_needs
+    if not recent or fleet.now_s - recent[-1].at_s > GAP_TICKS * max(settings.tick_s, fleet.pace_s):
+        known, recent = replace(known, since_s=fleet.now_s), ()
+    needed = wanted.replicas_with_margin
+    if found.traffics.metrics is not Metrics.COMPLETE and found.state.deployment:
+        needed = max(needed, found.state.deployment.replicas)
+    kept = [each for each in recent if fleet.now_s - each.at_s < hold_s and each.replicas > needed]
+    new = Needed(at_s=fleet.now_s, replicas=needed, served=chosen.replica_goodput)
+    return replace(known, recent_needs=(*kept, new))
+
+
+def carry_last_need(known: DecisionMemory, now_s: float) -> DecisionMemory:
+    """Carry the last recommendation forward: skipped ticks end no stabilization window."""
+    recent = known.recent_needs
+    if not recent:
+        return known
+    return replace(known, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
+
+
+def needs_in_replicas_of_now(
+    needs: Iterable[Needed], now: ReplicaGoodput
+) -> tuple[tuple[float, int], ...]:
+    """Return (time, replicas) of needs, told in replicas that serve what they do now.
+
+    Each is told from how it was counted, so a belief that wavers takes nothing away twice.
+    """
+    return tuple((each.at_s, _replicas_now(each, now)) for each in needs)
+
+
+def _replicas_now(need: Needed, now: ReplicaGoodput) -> int:
+    before = need.served
+    is_same = (before.engine, before.workload, before.slo) == (now.engine, now.workload, now.slo)
+    if not is_same:
+        return need.replicas  # of other engines, or in other requests
+    return math.ceil(min(1.0, before.requests_per_s / now.requests_per_s) * need.replicas)
+
+
+def need_for_demand(found: Assessment, memory: ObjectMemory, chosen: Chosen, fleet: Fleet) -> Need:
+    """Return the need for what is measured, else for what was last measured, else expected."""
+    demand = found.traffics.demand
+    needed = partial(need, chosen.capacity, drain_s=fleet.settings.backlog_drain_s)
+    if demand is not None:
+        return needed(
+            CurrentTraffic(requests_per_s=demand.requests_per_s, waiting=demand.waiting),
+            outlook=outlook_of(demand.requests_per_s, chosen, memory, fleet),
+            supply=supply_of(found.state, memory.posterior, fleet),
+        )
+    if memory.traffic.measured is not None:
+        last = replace(memory.traffic.measured, origin="last measured")
+        burst, why = declared_burst(chosen)
+        outlook = Outlook(
+            requests_per_s=last.requests_per_s,
+            origin="as last measured",
+            burst_requests_per_s=burst,
+            burst_origin=why,
+        )
+        return needed(last, outlook=outlook)
+    expected = requests_per_s_asked(chosen.sizing)
+    if expected is None:
+        return need_without_demand(chosen.model.spec.scaling.min_replicas)
+    which = "peak of" if chosen.sizing.request.demand.is_peak else "expected by"
+    traffic = CurrentTraffic(requests_per_s=expected, origin=f"{which} spec.demand")
+    begins = found.traffics.metrics is Metrics.NEVER
+    outlook = Outlook(
+        requests_per_s=expected,
+        origin="by spec.demand",
+        headroom=unseen_room(expected, chosen, fleet.settings) if begins else 0.0,
+        headroom_origin="until it is measured",
+    )
+    return needed(traffic, outlook=outlook)

@@ -4,9 +4,9 @@ import zlib
 from collections.abc import Set
 from typing import Final
 
-from tonnage.control.input.results import Failure, Result, WriteKind
 from tonnage.control.input.state import Assessment, ModelView
 from tonnage.control.input.times import backoff_s
+from tonnage.control.input.writers import Failure, Result, WriteKind
 
 RETRY_S: Final = 15.0
 """After a write that failed, before the next; twice as long after each further failure."""

@@ -17,8 +17,8 @@ from tonnage.control.decide.outlook import lead_s
 from tonnage.control.decide.retries import waiting_kinds
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.results import WriteKind
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet
+from tonnage.control.input.writers import WriteKind
 from tonnage.control.size.chosen import moved_flags
 from tonnage.manifests.changes import Change
 from tonnage.manifests.names import Manifest

@@ -1,23 +1,29 @@
-"""What a decision on replicas may depend on, gathered from an assessment. Pure."""
+"""What a decision on replicas may depend on, gathered from an assessment, and which go. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from tonnage.api.status import Reason
 from tonnage.control.decide.approval import approved_by_cost
 from tonnage.control.decide.budget import RemainingBudget, gpus_of_replica, template_gpus
-from tonnage.control.decide.needed import needs_in_replicas_of_now
-from tonnage.control.decide.outlook import held_s, scale_down_window_s, unseen_room
-from tonnage.control.decide.pending import (
+from tonnage.control.decide.outlook import (
+    held_s,
     is_replacing,
+    needs_in_replicas_of_now,
     num_placed,
     num_unschedulable,
     retry_at_s,
+    scale_down_window_s,
     unplaced_reason,
+    unseen_room,
 )
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState
-from tonnage.control.measure.pods import pace_s, window_base
+from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState, PodView
+from tonnage.control.measure.remembered import pace_s, window_base
 from tonnage.control.observe.ownership import may_act
 from tonnage.control.observe.starting import no_more_start, why_refused
-from tonnage.manifests.eviction import evictable
+from tonnage.estimate.samples import EngineSamples
+from tonnage.manifests.protection import evictable
 from tonnage.policy.situation import Need, Situation
 from tonnage.sizing.plan import requests_per_s_asked
 
@@ -105,3 +111,53 @@ def _pod_refusal(state: ModelState) -> Reason | None:
     problems = dict(state.deployment.problems) if state.deployment else {}
     message = problems.get("ReplicaFailure")
     return None if message is None else Reason(why_refused(message), f"pods are refused: {message}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodCost:
+    """What a pod is to be marked with, so that it goes before others that are as Ready."""
+
+    pod: str
+    uid: str
+    cost: int
+
+
+def costs_to_go(state: ModelState, num_kept: int) -> tuple[PodCost, ...]:
+    """Return the marks that let the pods with the least to do go, down to so many that are kept.
+
+    Pods that are not Ready go first, marked or not. Of the others those with the fewest requests,
+    and none that is not measured before one that is. Nothing is written where they already cost
+    less than all who stay.
+    """
+    staying = [pod for pod in state.pods if not pod.is_deleting]
+    ready = [pod for pod in staying if pod.is_ready]
+    loads = pod_loads(state.engines)
+    ranked = sorted(
+        (pod for pod in ready if pod.name in loads), key=lambda pod: (loads[pod.name], pod.name)
+    )
+    going = ranked[: max(0, len(ready) - num_kept)]
+    return _marks(going, [pod for pod in ready if pod not in going])
+
+
+def _marks(going: Sequence[PodView], others: Sequence[PodView]) -> tuple[PodCost, ...]:
+    """Return marks below whatever the others bear: it may be left of a step that was not made."""
+    lowest = min((pod.deletion_cost for pod in others), default=None)
+    if lowest is None:
+        return ()
+    below = min(0, lowest) - 1
+    return tuple(
+        PodCost(pod=pod.name, uid=pod.uid, cost=below)
+        for pod in going
+        if pod.deletion_cost >= lowest
+    )
+
+
+def pod_loads(engines: Sequence[EngineSamples]) -> Mapping[str, float]:
+    """Return the requests that run and wait in each pod, of those whose engines all say it."""
+    loads, unknown = dict[str, float](), set[str]()
+    for each in engines:
+        if not each.is_fresh or each.running is None or each.waiting is None:
+            unknown.add(each.pod)
+            continue
+        loads[each.pod] = loads.get(each.pod, 0.0) + each.running + each.waiting
+    return {pod: load for pod, load in loads.items() if pod not in unknown}

@@ -14,9 +14,16 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.template import MOST_NAMED, recorded_drain_s, site_in
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.results import Fate
 from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
-from tonnage.control.input.writers import CONFLICT, PARKED, SOMEBODY, Drift, FieldOwnership, Scaled
+from tonnage.control.input.writers import (
+    CONFLICT,
+    PARKED,
+    SOMEBODY,
+    Drift,
+    Fate,
+    FieldOwnership,
+    Scaled,
+)
 from tonnage.control.learn.believed import with_known_cache
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.changes import FieldOwners, list_differences

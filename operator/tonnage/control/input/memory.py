@@ -15,13 +15,11 @@ from tonnage.api.status import (
     MeasuredFigure,
     PlanStatus,
 )
-from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.sizing_cache import Answers
-from tonnage.control.input.writers import FieldOwnership
+from tonnage.control.input.writers import Cause, Failure, FieldOwnership, WriteKind
 from tonnage.estimate.attainment import AttainmentCounts
 from tonnage.estimate.budget import Ledger
-from tonnage.estimate.burst_factor import BurstTally
-from tonnage.estimate.burstiness import Counted
+from tonnage.estimate.burstiness import BurstTally, Counted
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecast import History
 from tonnage.estimate.lengths import MeasuredLengths

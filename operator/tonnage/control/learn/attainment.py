@@ -1,22 +1,20 @@
-"""Promises kept and broken, as evidence about what one object's replicas serve."""
+"""Promises kept and broken, as evidence about what one object's replicas serve, in bursts too.
+
+What engines serve while requests wait at them all along is no more, whatever is believed. It needs
+no promise to be judged, so it holds under overload too, where a step time that no formula
+expresses would else go unseen until what waits is served.
+"""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from statistics import median
 
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import GoodputMemory
-from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed
+from tonnage.control.input.memory import DemandMemory, GoodputMemory, TrafficMemory
+from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed, settled_pods
 from tonnage.control.learn.learning import is_settled, own_kv_tokens
 from tonnage.control.measure.attained import ledger_after
-from tonnage.control.measure.bursts import (
-    burst_factor,
-    burst_share,
-    holds_burst,
-    judge_bursts,
-    reserved_requests_per_s,
-)
-from tonnage.control.measure.saturation import served_at_most
 from tonnage.estimate.attainment import (
     OVERLOAD,
     SloWindow,
@@ -25,14 +23,120 @@ from tonnage.estimate.attainment import (
     given_back,
     judge_window,
 )
-from tonnage.estimate.burst_factor import HIGHEST, BurstWindow
+from tonnage.estimate.burstiness import (
+    FIRST,
+    HIGHEST,
+    BurstTally,
+    BurstWindow,
+    add_window,
+    factor_after,
+)
 from tonnage.estimate.calibration import is_material, memory_key
-from tonnage.estimate.forecast import without_chance
+from tonnage.estimate.forecast import reserve, usual, without_chance
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES
 from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.samples import EngineSamples
+from tonnage.memoize import memoize
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
 from tonnage.units import count_of, significant
+
+MIN_REQUESTS = 50.0
+"""Of a replica in a window, before it says how many it serves: known to 15 %."""
+QUEUE_SHARE, LEAST_QUEUE = 0.1, 4.0
+"""Of the requests that are served in the window, and requests, that wait at an engine at both ends
+of it: a shorter queue comes and goes below what the engine can serve."""
+
+
+def served_at_most(found: Assessment, chosen: Chosen, fleet: Fleet) -> tuple[float, float] | None:
+    """Return the requests/s of the replica in the middle, and how many, if some waited all along.
+
+    One at which none waited, or of which that is not known, may serve more than any: a slow pod
+    among them says nothing of the others. None where the one in the middle is such. Answers that
+    have become longer end later: what counts is the larger of the requests that end and of the
+    tokens that are made, over those of a request.
+    """
+    window_s = ATTAINMENT_SCRAPES * fleet.settings.scrape_interval_s
+    warm = settled_pods(found.state.pods, now_s=fleet.windows_end_s, after_s=2 * window_s)
+    by_pod: dict[str, list[float | None]] = {}
+    for each in found.state.engines:
+        if each.pod in warm and each.is_fresh:
+            by_pod.setdefault(each.pod, []).append(_served_per_s(each, chosen, window_s))
+    most = [
+        sum(math.inf if each is None else each for each in by_pod.get(pod, [None])) for pod in warm
+    ]
+    each_per_s = median(most) if most else math.inf
+    number = each_per_s * window_s
+    return (each_per_s, number) if MIN_REQUESTS <= number < math.inf else None
+
+
+def _served_per_s(each: EngineSamples, chosen: Chosen, window_s: float) -> float | None:
+    """Return the requests/s of an engine at which some waited all along; None: not known, or no."""
+    window, gaps_per_s = each.over(ATTAINMENT_SCRAPES), each.busy.token_gaps_per_s
+    if each.running is None or each.waiting is None:
+        return None
+    grown, ended = window.in_flight_per_s, window.completed_per_s
+    if grown is None or ended is None or gaps_per_s is None:
+        return None
+    tokens = chosen.sizing.request.workload.output_tokens
+    served_per_s = max(ended, gaps_per_s / max(1.0, tokens - 1))
+    backlog = each.running + each.waiting
+    queue = min(backlog, backlog - window_s * grown) - each.running
+    least = max(LEAST_QUEUE, QUEUE_SHARE * served_per_s * window_s)
+    return served_per_s if queue >= least else None
+
+
+DEFAULT_QUANTILE = 0.95
+"""Of promises, for a reserve where there are none."""
+
+
+@memoize
+def promised_quantile(sizing: Sizing) -> float:
+    slo = sizing.request.slo
+    targets: Iterable[float] = (each.quantile for each in (*slo.ttft, *slo.tpot))
+    return max(targets, default=DEFAULT_QUANTILE)
+
+
+def burst_share(known: DemandMemory, sizing: Sizing) -> float:
+    """Return what counts of bursts tell above the usual, as a share of it; 0: too few to expect."""
+    return reserve(known.history, quantile=promised_quantile(sizing))
+
+
+def burst_factor(learned: ObjectPosterior) -> float:
+    """Return by how much bursts are taken to be higher than counts tell."""
+    return FIRST if learned.burst_factor is None else learned.burst_factor
+
+
+def reserved_requests_per_s(known: DemandMemory, learned: ObjectPosterior, sizing: Sizing) -> float:
+    """Return the rate to plan for bursts; 0: none."""
+    share = burst_share(known, sizing)
+    usually = usual(known.history) if share else None
+    if usually is None:
+        return 0.0
+    return (1 + burst_factor(learned) * share) * usually * sizing.most_requests_per_s
+
+
+def holds_burst(known: TrafficMemory, fleet: Fleet, window_s: float) -> bool:
+    """Tell whether the last window of latencies has requests of a burst."""
+    return known.burst_at_s is not None and fleet.now_s - known.burst_at_s <= window_s
+
+
+def judge_bursts(
+    known: GoodputMemory, learned: ObjectPosterior, window: BurstWindow, *, is_too_few: bool
+) -> tuple[GoodputMemory, ObjectPosterior]:
+    """Count what a window says of bursts, and move their factor if it says enough.
+
+    ``is_too_few``: fewer replicas serve than the reserve asks for. What is late in a burst then
+    says nothing of the reserve.
+    """
+    if window.is_burst and is_too_few:
+        return known, learned
+    tally, before = add_window(known.burst_tally, window), burst_factor(learned)
+    factor = factor_after(before, tally) if window.is_burst else before
+    if factor == before:
+        return replace(known, burst_tally=tally), learned
+    return replace(known, burst_tally=BurstTally()), replace(learned, burst_factor=factor)
+
 
 MOVED = 0.02
 """Of goodput, by which the learner has moved it: what was late then is its evidence."""

@@ -1,4 +1,4 @@
-"""Why requests are late: what engines say of prompts, queues, steps and pods.
+"""Why requests are late, and how busy GPUs are: what engines say of prompts, queues and steps.
 
 Histograms tell one figure each, and no two of one request. So shares are bounds: of prompts that
 are late alone between two buckets, of requests that wait by their histogram and by their mean. What
@@ -7,18 +7,29 @@ nothing explains has no known cause.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from statistics import median_high
+from statistics import fmean, median, median_high
 from typing import Final
 
 from tonnage.api.status import Reason
+from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.control.input.memory import PodSpeed
-from tonnage.control.input.state import Attainment, PodView, settled_pods
+from tonnage.control.input.state import (
+    Assessment,
+    Attainment,
+    Chosen,
+    Fleet,
+    ModelState,
+    PodView,
+    settled_pods,
+)
 from tonnage.estimate.demand import attainment, interpolate, with_bounds
+from tonnage.estimate.learner import PodWindow
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, PROMPT_BOUNDS
 from tonnage.estimate.samples import EngineSamples, mean_of
+from tonnage.estimate.speed import observed_mbu, observed_mfu, predicted_gap_s
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.ttft import own_prefill_s, serving_s
@@ -344,3 +355,74 @@ def _late_in_queue(known: Evidence, times: _Times, most_s: float) -> float:
         return min(1.0, by_mean)
     below = [max((n for le, n in e.items() if le <= most_s), default=0.0) for e in within]
     return min(1.0, by_mean, 1 - sum(below) / number)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilization:
+    """What busy engines show; None where none was busy, or none says it."""
+
+    step_s: float | None = None
+    mbu: float | None = None
+    mfu: float | None = None
+    dram_active: float | None = None
+    """As DCGM says, over all time."""
+    engine_mbu: float | None = None
+    """By the engine's own count of bytes, over all time."""
+    speeds: Mapping[str, PodSpeed] = field(default_factory=dict)
+    """Of the pods that were busy, by name."""
+
+
+def utilization(found: Assessment, chosen: Chosen, fleet: Fleet) -> Utilization:
+    """Return the means over engines, and how each pod fares beside what is believed."""
+    state, pods = found.state, found.observed.pods if found.observed else ()
+    used = {pod.pod: list(_used(pod)) for pod in pods}
+    active = (each.dram_active_fraction for each in state.engines)
+    believed = chosen.belief.constants_at(chosen.belief.posterior)
+    nodes = {each.name: each.node_name for each in state.pods}
+    return Utilization(
+        step_s=_mean(each.gap_s for pod in pods for each in pod.engines),
+        mbu=_mean(mbu for of_pod in used.values() for mbu, _ in of_pod),
+        mfu=_mean(mfu for of_pod in used.values() for _, mfu in of_pod),
+        dram_active=_mean(each for each in active if each is not None),
+        engine_mbu=_engine_mbu(state, chosen.sizing),
+        speeds={
+            pod.pod: PodSpeed(
+                node=nodes.get(pod.pod),
+                slower=_slower(pod, believed),
+                mbu=median(mbu for mbu, _ in used[pod.pod]),
+                mfu=median(mfu for _, mfu in used[pod.pod]),
+                seen_at_s=fleet.windows_end_s,
+            )
+            for pod in pods
+        },
+    )
+
+
+def _used(pod: PodWindow) -> Iterator[tuple[float, float]]:
+    """Yield the bandwidth and the work of each engine, as shares of what is nominal."""
+    for each in pod.engines:
+        yield observed_mbu(pod.model, each), observed_mfu(pod.model, each)
+
+
+def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
+    """Return the bandwidth that engines think they use, over the nominal one."""
+    nominal = sizing.replica.model.speeds.memory_bytes_per_s
+    return _mean(
+        (each.read_bytes_per_s + each.write_bytes_per_s) / nominal
+        for each in (engine.busy for engine in state.engines)
+        if each.read_bytes_per_s is not None and each.write_bytes_per_s is not None
+    )
+
+
+def _slower(pod: PodWindow, constants: SpeedConstants) -> float:
+    """Return the logarithm of the gap between tokens over the one believed.
+
+    Of several engines the one in the middle.
+    """
+    model = replace(pod.model, constants=constants)
+    return median(math.log(each.gap_s / predicted_gap_s(model, each)) for each in pod.engines)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    known: Sequence[float] = tuple(values)
+    return fmean(known) if known else None

@@ -12,7 +12,7 @@ from typing import Final
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.input.finding import PENDING
 from tonnage.control.input.memory import ReportMemory
-from tonnage.control.report.condition_types import CONDITION_TYPES
+from tonnage.control.report.conditions import CONDITION_TYPES
 from tonnage.units import count_of
 
 EVENT_INTERVAL_S: Final = 600

@@ -30,21 +30,27 @@ from tonnage.control.input.memory import (
     SizingMemory,
     WriteMemory,
 )
-from tonnage.control.input.results import Cause, Failure, WriteKind
 from tonnage.control.input.state import Assessment, Fleet, ModelView
 from tonnage.control.input.times import rfc3339
+from tonnage.control.input.writers import Cause, Failure, WriteKind
 from tonnage.control.measure.attained import BUDGET_FIGURE
+from tonnage.control.measure.causes import Utilization, utilization
 from tonnage.control.measure.traffic import moved_prompt_fraction
-from tonnage.control.measure.utilization import Utilization, utilization
 from tonnage.control.observe.starting import has_started
-from tonnage.control.report.calibrated import calibration_status
-from tonnage.control.report.condition_types import CONDITION_TYPES
-from tonnage.control.report.conditions import conditions, problem_cell, problem_of
+from tonnage.control.report.calibrated import calibration_status, with_speeds
+from tonnage.control.report.conditions import (
+    CONDITION_TYPES,
+    TOPOLOGY,
+    conditions,
+    has_roles,
+    problem_cell,
+    problem_of,
+    roles_replicas,
+    roles_slo,
+)
 from tonnage.control.report.differing import Figures, facts, figures, figures_moved, is_moved
 from tonnage.control.report.event_records import bad_conditions
-from tonnage.control.report.kstatus import NO_PATH
-from tonnage.control.report.plausible import with_speeds
-from tonnage.control.report.roles import TOPOLOGY, has_roles, roles_replicas, roles_slo
+from tonnage.control.report.rules import NO_PATH
 from tonnage.estimate.posterior import Three
 from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (

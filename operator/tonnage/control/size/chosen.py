@@ -7,9 +7,9 @@ from functools import lru_cache
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import FlagSearchResult, ObjectMemory
-from tonnage.control.input.results import WriteKind
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
+from tonnage.control.input.writers import WriteKind
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.observe.starting import has_started, lowered_flags
 from tonnage.control.size.allowed import check_allowed

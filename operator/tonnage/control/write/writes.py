@@ -1,10 +1,9 @@
-"""From an assessment to the writes that it asks for: what differs, and only in the right mode."""
+"""The writes that an assessment asks for, in the right mode, and what is remembered of them."""
 
 from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
-from tonnage.control.decide.leaving import PodCost, costs_to_go
 from tonnage.control.decide.retries import (
     MOST_RETRY_S,
     apart_s,
@@ -12,15 +11,15 @@ from tonnage.control.decide.retries import (
     is_waiting,
     waiting_kinds,
 )
+from tonnage.control.decide.situation import PodCost, costs_to_go
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
-from tonnage.control.input.memory import ObjectMemory, WriteMemory
-from tonnage.control.input.results import Cause, Fate, Result, WriteKind
+from tonnage.control.input.memory import ObjectMemory, ReportMemory, WriteMemory
 from tonnage.control.input.state import Assessment, DeploymentView, Fleet
-from tonnage.control.input.writers import Scaled
+from tonnage.control.input.writers import Cause, Failure, Fate, Result, Results, Scaled, WriteKind
 from tonnage.control.observe.ownership import may_act, may_scale, owns_children
+from tonnage.control.report.conditions import due, edited, said_by_roles
 from tonnage.control.report.event_records import EventRecord, event_records
-from tonnage.control.report.roles import due, edited, said_by_roles
 from tonnage.control.report.status import Reported
 from tonnage.manifests.names import Manifest
 from tonnage.manifests.roles import RoleManifest
@@ -238,3 +237,78 @@ def _costs(found: Assessment, deployment: DeploymentView) -> tuple[PodCost, ...]
         return ()
     kept = found.decision.replicas if found.decision else 0
     return costs_to_go(found.state, kept)
+
+
+SCALE, TEMPLATE, CHILDREN = WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.CHILDREN
+STATUS, EVENTS = WriteKind.STATUS, WriteKind.EVENTS
+
+
+def with_object_results(
+    memory: ObjectMemory, found: Assessment, writes: Writes, results: Results, *, now_s: float
+) -> ObjectMemory:
+    """Return the memory of what was really written: what is not done is due again."""
+    if results.keys() & {SCALE, TEMPLATE}:
+        memory = with_written(
+            memory,
+            found,
+            scaled=Scaled(writes.scale.replicas, fate(results, SCALE)) if writes.scale else None,
+            template=fate(results, TEMPLATE) if writes.template is not None else None,
+            now_s=now_s,
+        )
+    return replace(
+        memory,
+        reported=_report_memory(memory.reported, found.memory.reported, results),
+        written=_write_memory(memory.written, found, writes, results, now_s=now_s),
+    )
+
+
+def fate(results: Results, kind: WriteKind) -> Fate:
+    """Return whether a write was carried out."""
+    return results[kind].fate if kind in results else Fate.DONE
+
+
+def _report_memory(known: ReportMemory, before: ReportMemory, results: Results) -> ReportMemory:
+    """Return what status and Events said, as far as they were written.
+
+    An Event says of a decision or a rollout when that is carried out, not before.
+    """
+    if EVENTS in results:
+        known = replace(known, bad=before.bad, posted=before.posted)
+    if STATUS in results:
+        known = replace(known, gauges_written_at_s=before.gauges_written_at_s)
+    if results.keys() & {SCALE, TEMPLATE, EVENTS}:
+        decision, roll = before.posted_decision, before.posted_roll
+        known = replace(known, posted_decision=decision, posted_roll=roll)
+    return known
+
+
+def _write_memory(
+    known: WriteMemory, found: Assessment, writes: Writes, results: Results, *, now_s: float
+) -> WriteMemory:
+    """Remember what failed, by kind, until it is tried again and done."""
+    failures = {
+        kind: each
+        for kind, each in known.failures.items()
+        if kind in results or _is_left(kind, each, writes, now_s)
+    }
+    for kind, result in results.items():
+        if result.cause is not Cause.LATER and kind is not EVENTS:
+            before = failures.get(kind)
+            failures[kind] = failed_again(before, result, found.state.view, now_s=now_s)
+    known = replace(known, failures=failures)
+    if CHILDREN not in results:
+        return known
+    generation = found.memory.written.children_generation
+    return replace(known, children_checked_at_s=None, children_generation=generation)
+
+
+def _is_left(kind: WriteKind, failure: Failure, writes: Writes, now_s: float) -> bool:
+    """Tell whether what failed was not among what is done now, and still matters.
+
+    What is not asked for again when its wait is over was done after all, or is not wanted any more.
+    """
+    if kind is WriteKind.EDITS:
+        return True
+    if kind is SCALE or kind in writes.kinds:
+        return False
+    return failure.cause is Cause.NO_PATH or is_waiting(failure, writes.generation, now_s=now_s)

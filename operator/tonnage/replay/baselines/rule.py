@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from tonnage.estimate.pages import RUNNING, WAITING
+from tonnage.estimate.metrics import RUNNING, WAITING
 from tonnage.replay.cluster import SimulatedCluster
 from tonnage.replay.prometheus import Query, Series, rate
 from tonnage.sizing.request import Flags
