@@ -41,14 +41,12 @@ from tonnage.estimate.forecasters import (
     noted_since,
 )
 from tonnage.estimate.headroom import (
-    FIRST,
-    NOTHING_HELD,
     ForecastErrors,
-    HoldCost,
     add_forecast_error,
     highest,
     with_held,
 )
+from tonnage.estimate.kept_record import FORGET_S, KeptRecord, Score
 from tonnage.units import HOUR_S
 
 LATEST_S: Final = 2 * SAMPLE_INTERVAL_S
@@ -62,8 +60,6 @@ PATTERN_S: Final = WEEK_S + DAY_S
 """For which means are kept."""
 UNDER: Final = 0.8
 """The quantile that forecasts are scored as: too low by one counts four times too high by one."""
-FORGET_S: Final = 12 * HOUR_S
-"""In which the record of a forecast loses all but 1/e of its weight."""
 MIN_SCORED: Final = 30.0
 BETTER: Final = 0.9
 """Of the loss of the last value: what another way has to stay below."""
@@ -96,19 +92,8 @@ class PendingForecast:
     """Demand that replicas would have been held for, by how long they are held."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Score:
-    """The loss of one way to forecast; both sums lose weight with time."""
-
-    loss: float = 0.0
-    weight: float = 0.0
-
-    @property
-    def mean(self) -> float:
-        return self.loss / self.weight if self.weight else math.inf
-
-
-UNSCORED: Final = Score()
+UNSCORED: Final = Score(0.0, 0.0)
+NOTHING_KEPT: Final = KeptRecord(record={})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,11 +124,9 @@ class History:
     pattern: Mapping[int, tuple[float, int]] = field(default_factory=dict)
     """(mean demand, notes) by ten minutes since 1970, for eight days."""
     due: tuple[PendingForecast, ...] = ()
-    scores: Mapping[str, Score] = field(default_factory=dict)
     peaks: tuple[DemandPeak, ...] = ()
     """By the ten minutes in which they were seen, of a day."""
-    rises: ForecastErrors = FIRST
-    held: HoldCost = NOTHING_HELD
+    kept: KeptRecord = NOTHING_KEPT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,12 +159,7 @@ def observe_demand(history: History, note: DemandSample) -> History:
     A clock that was set back begins anew.
     """
     if history.recent and note.at_s < history.recent[-1][0]:
-        history = History(
-            pattern=history.pattern,
-            scores=history.scores,
-            rises=history.rises,
-            held=history.held,
-        )
+        history = History(pattern=history.pattern, kept=history.kept)
     due = tuple(
         replace(each, peak=note.peak, peak_s=note.at_s) if note.peak > each.peak else each
         for each in history.due
@@ -233,7 +211,10 @@ def rescale(history: History, factor: float) -> History:
             replace(each, demand=factor * each.demand, height=factor * each.height)
             for each in history.peaks
         ),
-        held=tuple((factor * short, factor * over) for short, over in history.held),
+        kept=replace(
+            history.kept,
+            held=tuple((factor * short, factor * over) for short, over in history.kept.held),
+        ),
     )
 
 
@@ -250,8 +231,8 @@ def _in_pattern(history: History, at_s: float, demand: float) -> Mapping[int, tu
 
 def _score_due(history: History, note: DemandSample) -> History:
     """Score the forecasts whose time has come, and keep by how much demand exceeded the plan."""
-    scores, peaks = dict(history.scores), history.peaks
-    rises, held = history.rises, history.held
+    scores, peaks = dict(history.kept.record), history.peaks
+    rises, held = history.kept.rises, history.kept.held
     came = [each for each in history.due if each.due_s <= note.at_s]
     for each in came:
         if note.at_s - each.due_s > LATEST_S:
@@ -266,9 +247,7 @@ def _score_due(history: History, note: DemandSample) -> History:
     oldest = int((note.at_s - DAY_S) // BIN_S)
     return replace(
         history,
-        scores=scores,
-        rises=rises,
-        held=held,
+        kept=KeptRecord(record=scores, rises=rises, held=held),
         peaks=tuple(each for each in peaks if each.bin >= oldest),
         due=tuple(each for each in history.due if each.due_s > note.at_s),
     )
@@ -329,11 +308,11 @@ def _with_peak(
 def forecast(history: History, *, at_s: float, demand: float, lead_s: float) -> Forecast:
     """Return what is expected after ``lead_s``: the last value, if nothing does better."""
     ways = _forecasts(history, at_s, demand, lead_s)
-    last = history.scores.get(LAST, UNSCORED)
+    last = history.kept.record.get(LAST, UNSCORED)
     known = {
         name: score
         for name in ways
-        if (score := history.scores.get(name, UNSCORED)).weight >= MIN_SCORED
+        if (score := history.kept.record.get(name, UNSCORED)).weight >= MIN_SCORED
     }
     # It never tells of less, so loses less than a trend does while demand falls: which is no merit.
     others = [name for name in known if name != RISE]

@@ -46,7 +46,7 @@ FIRST: Final = (27.0, 0.0, 3.0, 0.0, 0.0, 0.0)
 """Notes that there are before any: one in ten a twentieth above the plan. Under a promise of p99 a
 little more than an hour of calm takes that back, p95 allows as much from the start."""
 
-ForecastErrors = Sequence[float]
+ForecastErrors = tuple[float, ...]
 """Weight of the notes up to each edge, and of those above the last."""
 
 
@@ -86,7 +86,7 @@ CHEAPER: Final = 0.9
 MOST_PRICE: Final = 99.0
 """Of a replica short, in replicas held: promises above p99 have none that is higher."""
 
-HoldCost = Sequence[tuple[float, float]]
+HoldCost = tuple[tuple[float, float], ...]
 """(short, held for nothing) by the starts for which replicas are held: demand times notes, those of
 long ago with less weight."""
 NOTHING_HELD: Final[HoldCost] = ((0.0, 0.0),) * len(STARTS)

@@ -6,15 +6,14 @@ rises and of holding are not there: they hang on what was planned when.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from dataclasses import dataclass
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
-from tonnage.estimate.forecast import FORGET_S, History, Score
 from tonnage.estimate.forecasters import SAMPLE_INTERVAL_S, WAYS
 from tonnage.estimate.headroom import FIRST, FORGET_NOTES, NOTHING_HELD, headroom, held_starts
-from tonnage.units import PETA
+from tonnage.units import HOUR_S, PETA
 
 LARGEST: Final = PETA
 """No figure that we write comes near."""
@@ -26,6 +25,8 @@ Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
 Count = Annotated[int, Meta(ge=0, le=int(LARGEST))]
 Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
 
+FORGET_S: Final = 12 * HOUR_S
+"""In which the record of a forecast loses all but 1/e of its weight."""
 MOST_WEIGHT: Final = 1.001 / (1 - math.exp(-SAMPLE_INTERVAL_S / FORGET_S))
 """That a score comes to if it is never without a note, and a rounding."""
 MOST_NOTES: Final = 1.1 * FORGET_NOTES
@@ -37,36 +38,30 @@ STRICT: Final = 0.99
 """The quantile at which headroom is compared, and for how long replicas are held."""
 
 Weight = Annotated[float, Meta(ge=0, le=MOST_NOTES)]
-Scored = tuple[
-    Annotated[float, Meta(ge=0, le=MOST_WEIGHT * MOST_REPLICAS)],
-    Annotated[float, Meta(gt=0, le=MOST_WEIGHT)],
-]
-"""(loss, weight)"""
 Replicas = Annotated[float, Meta(ge=0, le=MOST_NOTES * MOST_REPLICAS)]
 ForEachEdge = Meta(min_length=len(FIRST), max_length=len(FIRST))
 ForEachTime = Meta(min_length=len(NOTHING_HELD), max_length=len(NOTHING_HELD))
+
+
+class Score(NamedTuple):
+    """The loss of one way to forecast; both sums lose weight with time."""
+
+    loss: Annotated[float, Meta(ge=0, le=MOST_WEIGHT * MOST_REPLICAS)]
+    weight: Annotated[float, Meta(gt=0, le=MOST_WEIGHT)]
+
+    @property
+    def mean(self) -> float:
+        return self.loss / self.weight if self.weight else math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRecord:
     """How forecasts and plans of an object's demand fared."""
 
-    record: Annotated[Mapping[Name, Scored], Meta(max_length=len(WAYS))]
+    record: Annotated[Mapping[Name, Score], Meta(max_length=len(WAYS))]
     """By way to forecast."""
     rises: Annotated[tuple[Weight, ...], ForEachEdge] = FIRST
-    held: Annotated[tuple[tuple[Replicas, Replicas], ...], ForEachTime] = tuple(NOTHING_HELD)
-
-
-def kept_record(history: History) -> KeptRecord:
-    """Return what is stored of a history."""
-    scores = {way: (each.loss, each.weight) for way, each in history.scores.items()}
-    return KeptRecord(record=scores, rises=tuple(history.rises), held=tuple(history.held))
-
-
-def with_record(history: History, kept: KeptRecord) -> History:
-    """Return a history that goes on from a record."""
-    scores = {way: Score(loss=loss, weight=weight) for way, (loss, weight) in kept.record.items()}
-    return replace(history, scores=scores, rises=kept.rises, held=kept.held)
+    held: Annotated[tuple[tuple[Replicas, Replicas], ...], ForEachTime] = NOTHING_HELD
 
 
 def is_news(before: KeptRecord | None, after: KeptRecord) -> bool:

@@ -17,9 +17,8 @@ from tonnage.control.input.memory import DemandMemory, Memory
 from tonnage.control.tick import settled_in, tick
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import Calibrations
-from tonnage.estimate.forecast import Score
 from tonnage.estimate.forecasters import BIN_S
-from tonnage.estimate.kept_record import KeptRecord, kept_record
+from tonnage.estimate.kept_record import KeptRecord, Score
 from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.settings import Settings
@@ -27,7 +26,7 @@ from tonnage.settings import Settings
 SIZING = a_sizing()
 LAST_BIN = int(NOW_S // BIN_S) - 1
 MOST = SIZING.most_requests_per_s
-WILD = KeptRecord(record={"trend": (1.5, 30.0)}, rises=(90.0, 0.0, 0.0, 0.0, 0.0, 30.0))
+WILD = KeptRecord(record={"trend": Score(1.5, 30.0)}, rises=(90.0, 0.0, 0.0, 0.0, 0.0, 30.0))
 
 
 def a_past(**bins):
@@ -75,8 +74,8 @@ def test_demand_of_before_waits_until_demand_is_measured():
 def test_records_of_forecasts_and_rises_go_on_from_what_was_stored():
     known = ticked(posterior=ObjectPosterior(demand=WILD))
 
-    assert known.demand.history.scores == {"trend": Score(loss=1.5, weight=30)}
-    assert known.demand.history.rises == WILD.rises
+    assert known.demand.history.kept.record == {"trend": Score(loss=1.5, weight=30)}
+    assert known.demand.history.kept.rises == WILD.rises
 
 
 def test_records_are_none_where_none_were_stored():
@@ -86,7 +85,7 @@ def test_records_are_none_where_none_were_stored():
 def test_records_are_learned_with_each_note():
     known = ticked()
 
-    assert known.posterior.demand == kept_record(known.demand.history)
+    assert known.posterior.demand == known.demand.history.kept
 
 
 SETTINGS = Settings(prometheus_url="http://p", cold_start_s=240, tick_s=15)

@@ -11,7 +11,6 @@ from tonnage.estimate.forecast import (
     Forecast,
     History,
     PendingForecast,
-    Score,
     forecast,
     is_burst,
     observe_demand,
@@ -22,6 +21,7 @@ from tonnage.estimate.forecast import (
 )
 from tonnage.estimate.forecasters import BIN_S, DAY_S, LAST, RISE, WEEK_S
 from tonnage.estimate.headroom import FIRST, add_forecast_error, headroom
+from tonnage.estimate.kept_record import KeptRecord, Score
 
 START_S = 2000 * WEEK_S
 LEAD_S = 300.0
@@ -116,7 +116,7 @@ class TestForecast:
             def rate(at_s):
                 return before if at_s < 900 else 5.0 if at_s < 960 else 6.0
 
-            return sum(after(rate, 40).rises[3:])
+            return sum(after(rate, 40).kept.rises[3:])
 
         assert above_plan(2.0) == 0.0
         assert above_plan(4.0) > 0.9
@@ -132,7 +132,7 @@ class TestForecast:
             note = a_note(60 * minute, ramp(60 * minute), lead_s=600)
             history = observe_demand(history, note)
 
-        assert headroom(history.rises, quantile=0.95) == 0.15
+        assert headroom(history.kept.rises, quantile=0.95) == 0.15
 
     @pytest.mark.parametrize(("chance", "asked"), [(0.6, 0.0), (0.0, 0.05)])
     def test_keeps_no_headroom_for_what_chance_adds_to_a_count(self, chance, asked):
@@ -143,7 +143,7 @@ class TestForecast:
             note = a_note(60 * minute, rate)
             history = observe_demand(history, replace(note, sure=rate - chance))
 
-        assert headroom(history.rises, quantile=0.99) == asked
+        assert headroom(history.kept.rises, quantile=0.99) == asked
 
     def test_keeps_no_headroom_for_a_plan_that_was_low_for_a_minute(self):
         # 9 in every fifth minute, else 10: no replica goes for a minute, so none is missed after.
@@ -152,7 +152,7 @@ class TestForecast:
             rate = 9.0 if minute % 5 == 2 else 10.0
             history = observe_demand(history, a_note(60 * minute, rate))
 
-        assert headroom(history.rises, quantile=0.99) == 0.0
+        assert headroom(history.kept.rises, quantile=0.99) == 0.0
 
     def test_keeps_no_headroom_for_what_stood_in_the_two_minutes_before_a_low_plan(self):
         # Planned for 8, with 10 two minutes before: 9 is a tenth less than the fleet stood for.
@@ -160,7 +160,7 @@ class TestForecast:
 
         history = observe_demand(History(recent=recent, due=(a_due(base=8.0),)), a_note(300, 9.0))
 
-        assert history.rises == add_forecast_error(FIRST, -0.1, risen=0.0)
+        assert history.kept.rises == add_forecast_error(FIRST, -0.1, risen=0.0)
 
     def test_goes_on_by_stages_of_six_minutes_where_a_start_takes_ten(self):
         # 3, 6 and 9: 3 in each half of 14 minutes.
@@ -185,12 +185,12 @@ class TestForecast:
         history = after(lambda at_s: 1 + at_s / 600, 20)
         bad = {LAST: Score(loss=50, weight=50), RISE: Score(loss=51, weight=50)}
 
-        assert forecast_at(replace(history, scores=bad), 1200, 3.0).origin == LAST
+        assert forecast_at(replace(history, kept=KeptRecord(record=bad)), 1200, 3.0).origin == LAST
 
     def test_of_a_trend_with_a_good_record_comes_before_a_rise_with_a_better_one(self):
         good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=40, weight=50)}
         better = {**good, RISE: Score(loss=10, weight=50)}
-        history = replace(after(lambda at_s: 1 + at_s / 600, 20), scores=better)
+        history = replace(after(lambda at_s: 1 + at_s / 600, 20), kept=KeptRecord(record=better))
 
         assert forecast_at(history, 1200, 3.0).origin.startswith("trend")
 
@@ -211,7 +211,10 @@ class TestForecast:
         found = forecast_at(history, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
 
         assert found.origin.startswith(("the day before", "trend"))
-        known = replace(history, scores={**history.scores, "trend": Score(loss=99, weight=99)})
+        known = replace(
+            history,
+            kept=KeptRecord(record={**history.kept.record, "trend": Score(loss=99, weight=99)}),
+        )
         found = forecast_at(known, 2 * DAY_S, daily(2 * DAY_S), lead_s=3600)
         assert found.origin.startswith("the day before")
         assert found.demand == pytest.approx(daily(2 * DAY_S + 3600), rel=0.01)
@@ -221,7 +224,7 @@ class TestForecast:
         bins = {int((START_S + at_s) // BIN_S): (4.0, 10) for at_s in range(-1200, 1800, 600)}
         bins |= {int((START_S + at_s) // BIN_S): (6.0, 10) for at_s in range(2400, 6000, 600)}
         good = {LAST: Score(loss=50, weight=50), "the day before": Score(loss=1, weight=50)}
-        history = History(pattern=bins, scores=good)
+        history = History(pattern=bins, kept=KeptRecord(record=good))
 
         assert forecast_at(history, DAY_S, 8.0, lead_s=3600).demand == pytest.approx(12.0)
 
@@ -231,20 +234,20 @@ class TestForecast:
     )
     def test_needs_a_record_of_half_an_hour(self, notes, origin):
         scores = {LAST: Score(loss=50, weight=notes), "trend": Score(loss=0, weight=notes)}
-        history = replace(after(lambda at_s: at_s, 9), scores=scores)
+        history = replace(after(lambda at_s: at_s, 9), kept=KeptRecord(record=scores))
 
         assert forecast_at(history, 540, 540.0).origin == origin
 
     def test_is_not_by_a_way_that_missed_as_much_in_fewer_notes(self):
         # One a note, both of them.
         scores = {LAST: Score(loss=100, weight=100), "trend": Score(loss=40, weight=40)}
-        history = replace(after(lambda _: 4.0, 20), scores=scores)
+        history = replace(after(lambda _: 4.0, 20), kept=KeptRecord(record=scores))
 
         assert forecast_at(history, 1200, 4.0).origin == LAST
 
     def test_tells_of_no_gain_over_a_last_value_that_never_missed(self):
-        scores = {LAST: Score(weight=20), "trend": Score(weight=50)}
-        history = replace(after(lambda _: 4.0, 20), scores=scores)
+        scores = {LAST: Score(loss=0, weight=20), "trend": Score(loss=0, weight=50)}
+        history = replace(after(lambda _: 4.0, 20), kept=KeptRecord(record=scores))
 
         assert forecast_at(history, 1200, 4.0).origin == (
             "trend, whose error was 0% below that of the last value"
@@ -263,7 +266,7 @@ class TestForecast:
 
     def test_of_a_trend_is_three_times_what_comes_at_most(self):
         good = {LAST: Score(loss=50, weight=50), "trend": Score(loss=1, weight=50)}
-        history = replace(after(lambda at_s: at_s / 60, 10), scores=good)
+        history = replace(after(lambda at_s: at_s / 60, 10), kept=KeptRecord(record=good))
 
         assert forecast_at(history, 600, 10.0, lead_s=3000).demand == 30.0
 
@@ -274,13 +277,17 @@ class TestForecast:
         ]
         history = observe_demand(History(due=tuple(due)), a_note(60, 4.0))
 
-        assert history.scores["low"].loss == pytest.approx(4 * history.scores["high"].loss)
+        assert history.kept.record["low"].loss == pytest.approx(
+            4 * history.kept.record["high"].loss
+        )
 
     def test_has_a_record_that_begins_with_its_first_note_and_fades_in_twelve_hours(self):
         due = a_due(forecasts={"new": 3.0, "known": 4.0})
         scores = {"known": Score(loss=100, weight=200)}
 
-        found = observe_demand(History(due=(due,), scores=scores), a_note(300, 4.0)).scores
+        found = observe_demand(
+            History(due=(due,), kept=KeptRecord(record=scores)), a_note(300, 4.0)
+        ).kept.record
 
         assert (found["new"].loss, found["new"].weight) == pytest.approx((0.8, 1))
         left = math.exp(-1 / 720)  # a minute of 12 hours
@@ -308,13 +315,13 @@ class TestHistory:
         back = observe_demand(history, a_note(at_s, 3.0))
 
         assert back.recent == ((START_S + at_s, 3.0),)
-        assert back.scores == history.scores
+        assert back.kept.record == history.kept.record
 
     def test_scores_nothing_that_is_about_another_hour(self):
         history = after(lambda _: 100.0, 30)
         late = observe_demand(history, a_note(9 * 3600, 5.0))
 
-        assert late.scores == history.scores
+        assert late.kept.record == history.kept.record
         assert late.peaks == history.peaks
 
     def test_forecasts_anew_where_a_start_got_shorter_by_the_time_since_the_last_note(self):
@@ -356,7 +363,7 @@ class TestHistory:
 
         history = observe_demand(History(due=(due,)), a_note(300, 8.0))
 
-        assert history.held == ((0.0, 2.0), (0.0, 2.0), (0.0, 4.0), (0.0, 4.0))
+        assert history.kept.held == ((0.0, 2.0), (0.0, 2.0), (0.0, 4.0), (0.0, 4.0))
 
 
 class TestReserve:

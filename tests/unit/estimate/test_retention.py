@@ -7,7 +7,7 @@ import pytest
 from measured_builders import a_posterior
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
-from tonnage.estimate.kept_record import KeptRecord
+from tonnage.estimate.kept_record import KeptRecord, Score
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.estimate.stored import MAX_BYTES, dump, fitting, has_moved
 from tonnage.units import KIB, MIB
@@ -110,7 +110,7 @@ class TestWhatIsWorthAWrite:
             {},
             {"goodput_factor": 0.91, "cold_start_s": 61, "kv_tokens": 1.01e5},
             {"num_judged": 300, "judged_at_s": 1e9, "num_starts": 9, "cold_start_deviation_s": 2},
-            {"demand": KeptRecord(record={"trend": (9.0, 60.0)})},
+            {"demand": KeptRecord(record={"trend": Score(9.0, 60.0)})},
             {"demand": replace(WILD, rises=(28.0, 0.0, 3.0, 0.0, 0.0, 0.0))},
         ],
     )

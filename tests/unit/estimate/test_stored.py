@@ -13,12 +13,12 @@ from strategies import numbers
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
 from tonnage.estimate.headroom import FIRST, NOTHING_HELD
-from tonnage.estimate.kept_record import KeptRecord
+from tonnage.estimate.kept_record import KeptRecord, Score
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import CorruptedStateError, NewerStateError, dump, load
 
 RECORD = KeptRecord(
-    record={"trend": (1.5, 30.0)},
+    record={"trend": Score(1.5, 30.0)},
     rises=(20.0, 0.0, 1.5, 0.0, 0.0, 4.0),
     held=((2.0, 3.0), (1.0, 5.0), (0.0, 8.0), (0.0, 9.5)),
 )

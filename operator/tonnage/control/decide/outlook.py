@@ -49,7 +49,6 @@ from tonnage.estimate.forecast import (
     without_chance,
 )
 from tonnage.estimate.headroom import STARTS, UNSEEN, headroom, held_starts
-from tonnage.estimate.kept_record import kept_record, with_record
 from tonnage.estimate.past import with_past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.need import CurrentTraffic, Outlook, Supply, need, need_without_demand
@@ -196,7 +195,7 @@ def held_s(
     known: DemandMemory, learned: ObjectPosterior, sizing: Sizing, settings: Settings
 ) -> float:
     """Return the same, or longer where demand is known to come back."""
-    starts = held_starts(known.history.held, quantile=promised_quantile(sizing))
+    starts = held_starts(known.history.kept.held, quantile=promised_quantile(sizing))
     return max(scale_down_window_s(learned, settings), starts * lead_s(learned, settings))
 
 
@@ -256,7 +255,7 @@ def remembered_demand(
     history = observe_demand(known.history, note)
     learned = memory.posterior
     if history.recent != known.history.recent:
-        learned = replace(learned, demand=kept_record(history))
+        learned = replace(learned, demand=history.kept)
     known = DemandMemory(history=history, unit=_unit(sizing), most_requests_per_s=most)
     return replace(memory, demand=known, posterior=learned)
 
@@ -265,7 +264,7 @@ def recalled_demand(learned: ObjectPosterior) -> DemandMemory:
     """Return the records that were stored; demand of before comes from Prometheus."""
     if learned.demand is None:
         return DemandMemory()
-    return DemandMemory(history=with_record(History(), learned.demand))
+    return DemandMemory(history=History(kept=learned.demand))
 
 
 def _unit(sizing: Sizing) -> str:
@@ -314,7 +313,7 @@ def outlook_of(
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
-        headroom=headroom(known.history.rises, quantile=promised_quantile(sizing)),
+        headroom=headroom(known.history.kept.rises, quantile=promised_quantile(sizing)),
         burst_requests_per_s=burst_requests_per_s,
         burst_origin=burst_origin,
     )
