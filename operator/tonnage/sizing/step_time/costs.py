@@ -9,8 +9,7 @@ import itertools
 import math
 from array import array
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 from tonnage.engine.step_costs import PrefillGrid, StepCosts
 from tonnage.sizing.parallelism.kv_share import KvShare
@@ -144,15 +143,31 @@ def _slopes(knots: list[int], price_s: Callable[[float], float]) -> Iterator[flo
         yield (price_s(high) - price_s(low)) / (high - low)
 
 
+@lru_cache(maxsize=64)
+def _times_of(model: StepTimeModel) -> Callable[[int, float, float | None], float]:
+    """Return what tells a step's time by the number decoding, prompt tokens and their ranks.
+
+    Grids of all slots and token budgets have most of their cells in common.
+    """
+
+    @cache
+    def total_s(number: int, tokens: float, ranks: float | None) -> float:
+        step = Step(
+            num_sequences=number, context_tokens=0, prefill_tokens=tokens, prefill_ranks=ranks
+        )
+        return model.step(step).total_s
+
+    return total_s
+
+
 def _prefill_s(
     model: StepTimeModel, number: int, chunks_tokens: Iterable[float], ranks: float
 ) -> Iterator[float]:
     """Yield what so many prompt tokens add to a step of a number decoding."""
-    step = Step(num_sequences=number, context_tokens=0)
-    beside_s = model.step(step).total_s
+    total_s = _times_of(model)
+    beside_s = total_s(number, 0.0, None)
     for tokens in chunks_tokens:
-        with_prompt = replace(step, prefill_tokens=tokens, prefill_ranks=ranks)
-        yield model.step(with_prompt).total_s - beside_s if tokens else 0.0
+        yield total_s(number, tokens, ranks) - beside_s if tokens else 0.0
 
 
 def _prefill_grid(model: StepTimeModel, most: int, max_batched_tokens: int) -> PrefillGrid:
