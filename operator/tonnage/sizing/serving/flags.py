@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine import default_batched_tokens
+from tonnage.memoize import memoize
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.memory.budget import memory_budget
 from tonnage.sizing.memory.ceiling import MemoryBudget, given_shortfall, shortfall
@@ -76,8 +77,6 @@ class FlagSearch:
 
     def __init__(self, request: SizingRequest, shard: Shard, on_search: OnSearch) -> None:
         self._request, self._shard, self._between = request, shard, on_search
-        self._widest_of: dict[int, ChosenFlags] = {}
-        """By token budget."""
         self._late_at: list[tuple[int, float, float]] = []
         """(Token budget, slots, rate) at which first tokens are late in short runs."""
 
@@ -143,23 +142,26 @@ class FlagSearch:
         return tuple({default: None} | dict.fromkeys(others))
 
     def _widest(self, tokens: int) -> ChosenFlags:
-        if tokens not in self._widest_of:
-            request = replace(self._request, max_num_batched_tokens=tokens)
-            self._widest_of[tokens] = largest_fitting(request, self._shard)
-        return self._widest_of[tokens]
+        return self._largest(tokens, self._request.slo)
 
     def _slots_in_memory(self, tokens: int) -> int:
         """Return the slots that memory leaves: not all of them decode at a time, as TPOT asks."""
-        request = replace(self._request, slo=Slo(), max_num_batched_tokens=tokens)
-        return largest_fitting(request, self._shard).flags.max_num_seqs
+        return self._largest(tokens, Slo()).flags.max_num_seqs
+
+    def _largest(self, tokens: int, slo: Slo) -> ChosenFlags:
+        known, asked = _known_largest(self._request), (self._shard.parallelism, tokens, slo)
+        if asked not in known:
+            request = replace(self._request, slo=slo, max_num_batched_tokens=tokens)
+            known[asked] = largest_fitting(request, self._shard)
+        return known[asked]
 
     def upper_bound(self, widest: ChosenFlags) -> float:
         """Return what the fluid bound allows at most, of all token budgets that are tried."""
-        self._widest_of[widest.flags.max_num_batched_tokens] = widest
-        bounds = []
+        bounds = [self._upper_bound(widest)]
         for tokens in self._budgets(widest):
             with suppress(DoesNotFitError):
-                bounds.append(self._upper_bound(self._widest(tokens)))
+                if tokens != widest.flags.max_num_batched_tokens:
+                    bounds.append(self._upper_bound(self._widest(tokens)))
         return max(bounds)
 
     def _upper_bound(self, chosen: ChosenFlags) -> float:
@@ -317,6 +319,12 @@ class FlagSearch:
         flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
         replica = replica_under(self._request, self._shard, flags)
         return replace(chosen, flags=flags, replica=replica)
+
+
+@memoize
+def _known_largest(_request: SizingRequest) -> dict[tuple[Parallelism, int, Slo], ChosenFlags]:
+    """Return the most slots of splits so far, by token budget and SLO."""
+    return {}
 
 
 def _used_slots(chosen: ChosenFlags) -> int:
