@@ -36,6 +36,8 @@ cdef class RequestTable:
     cpdef spread_s(self, Py_ssize_t first, Py_ssize_t last, object quantiles)
     @cython.locals(number=Py_ssize_t, total='long long')
     cpdef long long num_preempted(self)
+    @cython.locals(number=Py_ssize_t, total='long long')
+    cpdef long long num_unended(self, double at_s)
     @cython.locals(number=Py_ssize_t, total_s=double)
     cpdef double wait_s(self, Py_ssize_t first, Py_ssize_t last)
 

@@ -137,6 +137,13 @@ class RequestTable:
             total += self.preemptions[number]
         return total
 
+    def num_unended(self, at_s: float) -> int:
+        """Return how many have not ended by then."""
+        total = 0
+        for number in range(self.size):
+            total += self.ended_s[number] > at_s
+        return total
+
     def wait_s(self, first: int, last: int) -> float:
         """Return how long they waited for their first token, together."""
         total_s = 0.0

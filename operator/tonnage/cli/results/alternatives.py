@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, Final
 
 from tonnage.catalog.engine import find_engine, newest_version, parse_version
@@ -23,8 +23,7 @@ from tonnage.units import MS_PER_S
 
 Price = tuple[float, float]
 """Per hour, infinite of a class without one; GPUs."""
-NUM_GPUS_TRIED: Final = (1, 2, 4, 8, 16)
-MAX_OFFERS: Final = 6
+MAX_OFFERS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +75,9 @@ def offers(
     ``fewest``: replicas that run whatever the demand.
     """
     most, request = request.max_replicas, replace(request, flags=None, max_replicas=None)
-    tried = chain(
-        _newer_engine(request, on_search),
-        _other_numbers(request, on_search),
-        _smaller(request, on_search),
-    )
     later = list(_later(request, why, on_search))
-    found = [*later, *_with_other_gpus(tried, request, gpus, MAX_OFFERS - len(later), on_search)]
+    changed = chain(_changed(request), _on_others(request, gpus))
+    found = [*later, *_cheapest(request, changed, MAX_OFFERS - len(later), on_search)]
     answers = (
         replace(each, fewest=fewest, sizing=as_answer(each.sizing, on_search)) for each in found
     )
@@ -99,13 +94,6 @@ def _with_replicas(offer: Alternative, most: int | None) -> Alternative:
 def _price(offer: Alternative) -> Price:
     """Order by price; a class without one comes after those that have it."""
     return (offer.bill.usd_per_hour if offer.bill else math.inf), offer.num_gpus
-
-
-def _offer(request: SizingRequest, change: str, on_search: OnSearch) -> Iterator[Alternative]:
-    """Yield the change if the request has an answer with it."""
-    sizing = _try(request, on_search)
-    if sizing:
-        yield Alternative(changes=(change,), sizing=sizing)
 
 
 def _try(request: SizingRequest, on_search: OnSearch, most: Price | None = None) -> Sizing | None:
@@ -147,69 +135,49 @@ def targets_written(targets: Iterable[Target]) -> str:
     )
 
 
-def _newer_engine(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternative]:
-    """Yield the newest version that is known, where an older one is asked for."""
+def _changed(request: SizingRequest) -> Iterator[tuple[str, SizingRequest]]:
+    """Yield (change, request) of the same class: a newer engine, any number of GPUs, fewer bytes.
+
+    Bytes of weights, of the cache, and of a shorter context.
+    """
     newest = newest_version()
     if parse_version(request.engine.minor) < parse_version(newest):
         changed = with_prior(replace(request, engine=find_engine(newest)))
-        yield from _offer(changed, f'engine.version: "{newest}"', on_search)
+        yield f'engine.version: "{newest}"', changed
+    if request.num_gpus is not None:
+        yield "", replace(request, num_gpus=None)
+    yield from narrowed(request)
 
 
-def _other_numbers(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternative]:
-    """Yield the cheapest other number of GPUs of the same class."""
-    if request.num_gpus is None:
-        return iter(())  # every number was tried before the answer was no
-    tried = (
-        _offer(
-            replace(request, num_gpus=num_gpus), f"hardware.gpusPerReplica: {num_gpus}", on_search
-        )
-        for num_gpus in NUM_GPUS_TRIED
-    )
-    return islice(sorted(chain.from_iterable(tried), key=_price), 1)
+def _on_others(request: SizingRequest, gpus: Iterable[Gpu]) -> Iterator[tuple[str, SizingRequest]]:
+    """Yield (change, request) of other classes."""
+    for gpu in gpus:
+        if gpu.name != request.gpu.name:
+            with suppress(SizingError, CatalogError):  # it will not do, or lacks a figure
+                yield f"hardware.gpu: {gpu.name}", on_gpu(request, gpu)
 
 
-def _smaller(request: SizingRequest, on_search: OnSearch) -> Iterator[Alternative]:
-    """Yield what takes fewer bytes on the same GPUs: weights, cache, a shorter context."""
-    for change, narrow in narrowed(request):
-        yield from _offer(narrow, change, on_search)
-
-
-def _with_other_gpus(
-    offers: Iterable[Alternative],
+def _cheapest(
     request: SizingRequest,
-    gpus: Iterable[Gpu],
+    changed: Iterable[tuple[str, SizingRequest]],
     number: int,
     on_search: OnSearch,
 ) -> list[Alternative]:
-    """Return the cheapest of some offers and of other classes: none is searched that costs more."""
-    others = _on_others(request, gpus)
-    found = sorted(offers, key=_price)[:number]
-    for least, other in sorted(others, key=lambda other: (other[0], other[1].gpu.name)):
+    """Return what costs least of changes: none is searched that costs more by its fluid bound."""
+    bounded = list[tuple[Price, str, SizingRequest]]()
+    for change, other in changed:
+        with suppress(SizingError):
+            usd, num_gpus = least_usd_per_gpu_hour(other.gpu), fewest_gpus(other)
+            bounded.append(((math.inf if usd is None else num_gpus * usd, num_gpus), change, other))
+    found: list[Alternative] = []
+    for least, change, other in sorted(bounded, key=lambda each: each[:2]):
         most = _price(found[-1]) if len(found) == number else None
         if most and (least >= most or least[0] == math.inf):
             break
         if sizing := _try(other, on_search, most):
-            offer = Alternative(changes=_changes_to(other.gpu, sizing, request), sizing=sizing)
+            num_gpus = sizing.parallelism.num_gpus
+            number_changes = request.num_gpus not in {None, num_gpus}
+            size = f"hardware.gpusPerReplica: {num_gpus}" if number_changes else ""
+            offer = Alternative(changes=tuple(filter(None, (change, size))), sizing=sizing)
             found = sorted([*found, offer], key=_price)[:number]
     return found
-
-
-def _on_others(
-    request: SizingRequest, gpus: Iterable[Gpu]
-) -> Iterator[tuple[Price, SizingRequest]]:
-    """Yield (what the demand costs at least, request) of other classes that may serve it."""
-    for gpu in gpus:
-        if gpu.name == request.gpu.name:
-            continue
-        with suppress(SizingError, CatalogError):  # it will not do, or lacks a figure
-            moved, usd = on_gpu(request, gpu), least_usd_per_gpu_hour(gpu)
-            num_gpus = fewest_gpus(moved)
-            yield (math.inf if usd is None else num_gpus * usd, num_gpus), moved
-
-
-def _changes_to(gpu: Gpu, sizing: Sizing, request: SizingRequest) -> tuple[str, ...]:
-    """Return the changes that lead to this sizing: a number of GPUs that stays must be right."""
-    num_gpus = sizing.flags.parallelism.num_gpus
-    if request.num_gpus in {None, num_gpus}:
-        return (f"hardware.gpu: {gpu.name}",)
-    return f"hardware.gpu: {gpu.name}", f"hardware.gpusPerReplica: {num_gpus}"

@@ -307,8 +307,7 @@ class TrialRun:
 
         Newest first, the last ones do not wait for those that were passed over or preempted.
         """
-        table, ends_s = self.table, self.table.arrival_s[self.table.size - 1]
-        queued = sum(map(ends_s.__lt__, table.ended_s[: table.size]))
+        queued = self.table.num_unended(self.table.arrival_s[self.table.size - 1])
         return max(0, queued - self.peak_running * self.limits.num_ranks * len(self.engines))
 
     def _latencies(self, unserved: float) -> Iterator[Latency]:
