@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from fractions import Fraction
 from typing import Final
 
@@ -64,6 +65,13 @@ def tokens(text: str) -> int:
     if found <= 0 or found != round(found):
         raise ValueError(f"{text!r} is not a number of tokens such as 4000, 4k or 1e3")
     return round(found)
+
+
+def tokens_hint(value: object) -> str:
+    """Ask whether a number of tokens is meant; empty: the value is like none."""
+    with suppress(ValueError):
+        return f"; did you mean {tokens(value)}?" if isinstance(value, str) else ""
+    return ""
 
 
 def seconds(duration: str) -> float:

@@ -20,6 +20,7 @@ from tonnage.api.spec import (
     TOPOLOGY_NAME_MESSAGE,
     Spec,
 )
+from tonnage.units import tokens_hint
 
 MAX_ERRORS_SHOWN = 5
 _DURATIONS = frozenset({"p50", "p90", "p95", "p99", "duration"})
@@ -158,7 +159,8 @@ def _describe_error(error: ErrorDetails, root: str) -> str:
     is_secret = any(str(part).startswith("prometheus") for part in error["loc"])
     is_shown = not isinstance(error["input"], Mapping) and not is_secret
     read = f" (read: {_format_value(error['input'])})" if is_shown else ""
-    return f"{root}{path}: {error['msg'].removeprefix('Value error, ')}{read}"
+    meant = tokens_hint(error["input"]) if error["type"].startswith("int_") else ""
+    return f"{root}{path}: {error['msg'].removeprefix('Value error, ')}{meant}{read}"
 
 
 def _near(place: Sequence[str | int]) -> str:

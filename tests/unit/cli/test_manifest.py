@@ -93,6 +93,7 @@ BAD_FIELDS = [
     ("contextLength: 8192", "contextLength: 12:30:45", "12:30:45 is a number to base 60"),
     ("contextLength: 8192", "contextLength: 8e3", "13: spec.contextLength: 8e3 is a number"),
     ("contextLength: 8192", "contextLength: 2026-01-01", "valid integer (read: '2026-01-01')"),
+    ("contextLength: 8192", "contextLength: 8k", "valid integer; did you mean 8000? (read: '8k')"),
     ("contextLength: 8192", "contextLength: .nan", "13: spec.contextLength: .nan is no finite"),
     ("contextLength: 8192", "contextLength: NaN", "spec.contextLength: Input should be"),
     ("weights: fp8", "weights: on", "9: spec.model.weights: on is true or false to some"),
