@@ -19,8 +19,7 @@ import click
 
 from tonnage.catalog.engine_memory import MEMORY_FILE, Fitted, MemoryConstants
 from tonnage.catalog.models import built_in_model
-from tonnage.sizing.memory.activations import activation_terms
-from tonnage.sizing.memory.budget import PAIR
+from tonnage.sizing.memory.budget import PAIR, activation_terms
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GIB

@@ -11,11 +11,12 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_model, model_names
 from tonnage.catalog.parameters import counted_bytes
 from tonnage.catalog.stored_weights import StoredPart, StoredWeights
-from tonnage.sizing.memory.activations import activations_part, encoder_peak_bytes
 from tonnage.sizing.memory.budget import (
     UNCOUNTED_ENCODER_BYTES,
+    activations_part,
     as_loaded,
     board_parts,
+    encoder_peak_bytes,
     memory_budget,
     total_more_bytes,
     unsaid_bytes,

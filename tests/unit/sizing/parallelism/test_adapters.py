@@ -6,7 +6,7 @@ from cli_builders import SCALED, a_deployment, answered, llama, plan
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.adapters import Adapters, check_adapters
 from tonnage.sizing.errors import InvalidAdaptersError
-from tonnage.sizing.parallelism.adapters import with_adapters
+from tonnage.sizing.parallelism.draft import with_adapters
 from tonnage.sizing.parallelism.shard import AdapterShare, shard_of
 from tonnage.sizing.split import Parallelism
 
