@@ -115,22 +115,22 @@ def paid_otherwise(sizing: Sizing, on_search: OnSearch = keep_searching) -> Sizi
 
 
 def _saving(change: str, other: Sizing, fewest: int, plan: Sizing, replicas: int) -> Saving:
-    found = Alternative(changes=(change,), sizing=other, fewest=fewest)
-    costs = [_costs(plan, replicas), _costs(other, found.replicas)]
+    number = max(other.replicas, fewest)
     saved, whole = (
         cents(before - after) if before is not None and after is not None else None
-        for before, after in zip(*costs, strict=True)
+        for before, after in zip(_costs(plan, replicas), _costs(other, number), strict=True)
     )
     slower = (1 + spread_of(other.request)) * (requests_per_s_asked(other) or 0.0)
+    num_fewer = replicas * plan.parallelism.num_gpus - number * other.parallelism.num_gpus
     return Saving(
         changes=(change,),
         sizing=other,
         fewest=fewest,
         is_traffic=change.startswith(TRAFFIC_FIELD),
-        num_fewer_gpus=replicas * plan.parallelism.num_gpus - found.num_gpus,
+        num_fewer_gpus=num_fewer,
         saved_per_hour=saved,
         saved_per_hour_whole=whole,
-        is_sure=other.staffing.sustains(slower, found.replicas),
+        is_sure=other.staffing.sustains(slower, number),
     )
 
 
