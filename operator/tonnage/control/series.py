@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from tonnage.api.status import CalibrationStatus, LearnedConstant, ReplicasStatus
+from tonnage.api.status import LearnedConstant
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Assessment, Chosen, Fleet
+from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.writers import WriteKind
 from tonnage.control.report.conditions import has_roles, said_by_roles
 from tonnage.control.report.reasons import label_reason
@@ -121,8 +121,8 @@ FAMILIES: Final[Mapping[str, Family]] = {
     ),
 }
 UTILIZATION: Final = {
-    "tonnage_memory_bandwidth_utilization": "memoryBandwidthUtilization",
-    "tonnage_model_flops_utilization": "modelFlopsUtilization",
+    "memory_bandwidth_utilization": "memoryBandwidthUtilization",
+    "model_flops_utilization": "modelFlopsUtilization",
 }
 """Figures of the last look, smoothed."""
 CONSTANTS: Final = {
@@ -159,80 +159,66 @@ def fleet_series(outcome: TickResult, fleet: Fleet, *, most: int) -> FleetSeries
 
 def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
     """Yield what is known of an object now; ``memory``: as this tick leaves it."""
-    replicas = replicas_status(found)
-    if not has_roles(found):  # whose series say it
-        yield from _replicas(found, replicas)
-    yield from _traffic(found)
-    if found.chosen:
-        yield from _capacity(found, found.chosen, replicas)
-        yield from _calibration(memory.reported.calibration)
-    yield from _engine_samples(found, memory)
+    for family, value in _figures(found, memory).items():
+        if value is not None:
+            yield MetricSample(f"tonnage_{family}", value)
+    yield from _of_targets(found)
+    learned = memory.reported.calibration if found.chosen else None
+    for name, field in CONSTANTS.items() if learned else ():
+        constant: LearnedConstant = getattr(learned, field)
+        for estimate in ("prior", "learned", "planned"):
+            value = getattr(constant, estimate)
+            yield MetricSample("tonnage_calibration", value, (name, estimate))
+        yield MetricSample("tonnage_calibration_doubt", constant.deviation_fraction, (name,))
+    repeated = said_by_roles(found)
+    for condition in memory.reported.conditions.values():
+        if condition.type not in repeated:
+            labels = (condition.type, condition.status, label_reason(condition.reason))
+            yield MetricSample("tonnage_condition", 1.0, labels)
+
+
+def _of_targets(found: Assessment) -> Iterator[MetricSample]:
+    for each in found.observed.attainments if found.observed else ():
+        target = (each.name, f"{each.quantile:g}")
+        yield MetricSample("tonnage_slo_attainment", each.fraction, target)
     for budget in found.budgets:
         target = (budget.objective.latency, f"{budget.objective.quantile:g}")
         yield MetricSample("tonnage_error_budget_left", budget.left, target)
         yield MetricSample("tonnage_error_budget_burn_rate", budget.burn_rate, target)
+
+
+def _figures(found: Assessment, memory: ObjectMemory) -> dict[str, float | None]:
+    """Return what has no labels of its own, by the name of its family; None: it is not known."""
+    replicas, demand, chosen = replicas_status(found), found.traffics.demand, found.chosen
     unwritten = found.memory.written.failures.get(WriteKind.STATUS)
-    yield MetricSample("tonnage_status_failures", unwritten.times if unwritten else 0)
-    repeated = said_by_roles(found)
-    for condition in memory.reported.conditions.values():
-        if condition.type in repeated:
-            continue
-        labels = (condition.type, condition.status, label_reason(condition.reason))
-        yield MetricSample("tonnage_condition", 1.0, labels)
-
-
-def _replicas(found: Assessment, replicas: ReplicasStatus) -> Iterator[MetricSample]:
-    yield MetricSample("tonnage_replicas_wanted", replicas.desired)
-    yield MetricSample("tonnage_replicas_current", replicas.current)
-    yield MetricSample("tonnage_replicas_ready", replicas.ready)
-    if found.need:
-        yield MetricSample("tonnage_replicas_needed", found.need.replicas)
-
-
-def _traffic(found: Assessment) -> Iterator[MetricSample]:
-    demand = found.traffics.demand
-    if demand is None:
-        return
-    yield MetricSample("tonnage_requests_per_second", demand.requests_per_s)
-    yield MetricSample("tonnage_waiting_requests", demand.waiting)
-
-
-def _capacity(
-    found: Assessment, chosen: Chosen, replicas: ReplicasStatus
-) -> Iterator[MetricSample]:
-    flags = chosen.sizing.flags
-    each_requests_per_s = chosen.capacity.each_requests_per_s(max(1, replicas.ready))
-    yield MetricSample("tonnage_max_num_seqs", flags.max_num_seqs)
-    yield MetricSample("tonnage_max_num_batched_tokens", flags.max_num_batched_tokens)
-    yield MetricSample("tonnage_goodput_requests_per_second", each_requests_per_s)
-    yield MetricSample("tonnage_goodput_factor", chosen.goodput_factor)
-    demand = found.traffics.demand
-    served_per_s = replicas.ready * each_requests_per_s
-    if demand is not None and served_per_s > 0:
-        yield MetricSample("tonnage_utilization", demand.requests_per_s / served_per_s)
-    usd = usd_per_hour(chosen.sizing, replicas.desired)
-    if usd is not None:
-        yield MetricSample("tonnage_usd_per_hour", usd)
-
-
-def _calibration(learned: CalibrationStatus | None) -> Iterator[MetricSample]:
-    for name, field in CONSTANTS.items() if learned else ():
-        constant: LearnedConstant = getattr(learned, field)
-        yield MetricSample("tonnage_calibration", constant.prior, (name, "prior"))
-        yield MetricSample("tonnage_calibration", constant.learned, (name, "learned"))
-        yield MetricSample("tonnage_calibration", constant.planned, (name, "planned"))
-        yield MetricSample("tonnage_calibration_doubt", constant.deviation_fraction, (name,))
-
-
-def _engine_samples(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
-    if found.observed is None:
-        return
-    for family, figure in UTILIZATION.items():
-        if figure in memory.reported.gauges:
-            yield MetricSample(family, memory.reported.gauges[figure])
-    for each in found.observed.attainments:
-        labels = (each.name, f"{each.quantile:g}")
-        yield MetricSample("tonnage_slo_attainment", each.fraction, labels)
+    known: dict[str, float | None] = {"status_failures": unwritten.times if unwritten else 0}
+    if demand is not None:
+        known |= {"requests_per_second": demand.requests_per_s, "waiting_requests": demand.waiting}
+    if not has_roles(found):  # whose series say it
+        known |= {
+            "replicas_wanted": replicas.desired,
+            "replicas_current": replicas.current,
+            "replicas_ready": replicas.ready,
+            "replicas_needed": found.need.replicas if found.need else None,
+        }
+    if found.observed is not None:
+        known |= {name: memory.reported.gauges.get(of) for name, of in UTILIZATION.items()}
+    if chosen is not None:
+        each_requests_per_s = chosen.capacity.each_requests_per_s(max(1, replicas.ready))
+        served_per_s = replicas.ready * each_requests_per_s
+        known |= {
+            "max_num_seqs": chosen.sizing.flags.max_num_seqs,
+            "max_num_batched_tokens": chosen.sizing.flags.max_num_batched_tokens,
+            "goodput_requests_per_second": each_requests_per_s,
+            "goodput_factor": chosen.goodput_factor,
+            "utilization": demand.requests_per_s / served_per_s
+            if demand and served_per_s
+            else None,
+            "usd_per_hour": usd_per_hour(chosen.sizing, replicas.desired),
+        }
+        if demand is not None and served_per_s > 0:
+            known["utilization"] = demand.requests_per_s / served_per_s
+    return known
 
 
 def counts(found: Assessment, memory: ObjectMemory, *, now_s: float) -> Iterator[MetricSample]:

@@ -85,13 +85,10 @@ def the_digest(found):
 
 class TestDigest:
     def digest(self, *, flags=None, replicas=0, replaced=None, has_host_cache=False, **changes):
-        return plan_digest(
-            a_model(**changes),
-            flags or a_sizing().flags,
-            replicas=replicas,
-            replaced=replaced,
-            has_host_cache=has_host_cache,
-        )
+        model, sizing = a_model(**changes), a_sizing()
+        request = replace(sizing.request, has_host_cache=has_host_cache)
+        sizing = replace(sizing, request=request, flags=flags or sizing.flags)
+        return plan_digest(model, sizing, replicas=replicas, replaced=replaced)
 
     def test_is_sixteen_digits_and_the_same_every_time(self):
         assert self.digest() == self.digest()
@@ -361,7 +358,7 @@ class TestStatedCost:
 
         found = assessed(state, fleet=a_fleet(state), memory=memory)
 
-        assert found.proposals[0].digest == plan_digest(state.model, found.sizing.flags, replicas=7)
+        assert found.proposals[0].digest == plan_digest(state.model, found.sizing, replicas=7)
 
     def test_what_runs_above_it_is_not_taken_away(self):
         assert written(self.growing(stated="16", load=1.5)).scale is None

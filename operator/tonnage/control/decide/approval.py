@@ -50,23 +50,17 @@ HALF_CENT: Final = 0.005
 
 
 def plan_digest(
-    model: ModelDeployment,
-    flags: Flags,
-    *,
-    replicas: int,
-    replaced: Flags | None = None,
-    has_host_cache: bool = False,
+    model: ModelDeployment, sizing: Sizing, *, replicas: int, replaced: Flags | None = None
 ) -> str:
     """Return what the plan for one generation of an object is called.
 
     ``model``: with the spec of the pods that the plan runs.
     ``replicas``: that pass the stated cost; 0: the plan is within it.
     ``replaced``: flags of the same spec that run, where the plan is to run others.
-    ``has_host_cache``: as the plan has it, where the spec leaves that open.
     """
-    split, leaves = str(flags.parallelism), write_flags(replaced) if replaced else None
+    split, leaves = str(sizing.flags.parallelism), write_flags(replaced) if replaced else None
     given = model.spec.model.kv_offload
-    undecided = [has_host_cache] if given and given.is_auto else []
+    undecided = [sizing.request.has_host_cache] if given and given.is_auto else []
     named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas, *undecided]
     return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:DIGEST_LENGTH]
 
@@ -80,19 +74,8 @@ def approved_replicas(
         return None
     most = model.spec.scaling.max_replicas
 
-    def digest(replicas: int) -> str:
-        return _digest_of(model, sizing, replicas, replaced)
-
-    return next((n for n in range(most + 1) if digest(n) == given), None)
-
-
-def _digest_of(
-    model: ModelDeployment, sizing: Sizing, replicas: int, replaced: Flags | None = None
-) -> str:
-    has_cache = sizing.request.has_host_cache
-    return plan_digest(
-        model, sizing.flags, replicas=replicas, replaced=replaced, has_host_cache=has_cache
-    )
+    digests = (plan_digest(model, sizing, replicas=n, replaced=replaced) for n in range(most + 1))
+    return next((n for n, digest in enumerate(digests) if digest == given), None)
 
 
 def until_approved(
@@ -145,7 +128,7 @@ def roll_proposal(
 ) -> ProposalStatus:
     """Return a plan that would replace pods, with the fields for which it would."""
     beyond = _beyond(state, model, sizing)
-    digest = _digest_of(model, sizing, beyond, replaced)
+    digest = plan_digest(model, sizing, replicas=beyond, replaced=replaced)
     cost = f", at {_cost_written(sizing, beyond)}" if beyond else ""
     message = f"{roll_written(state.deployment, changes)}{cost}"
     return ProposalStatus(digest=digest, reason=ROLLS, message=message[:MESSAGE_LENGTH])
@@ -193,7 +176,8 @@ def cost_proposal(found: Assessment, chosen: Chosen, decision: Decision) -> Prop
     message = next((each.message for each in decision.reasons if each.code == NEEDED), None)
     if message is None:
         return None
-    digest = _digest_of(chosen.model, chosen.sizing, _replicas_to_approve(found, chosen))
+    asked = _replicas_to_approve(found, chosen)
+    digest = plan_digest(chosen.model, chosen.sizing, replicas=asked)
     return ProposalStatus(digest=digest, reason=COSTS, message=message)
 
 
