@@ -186,7 +186,7 @@ class TestAnEditOfARole:
         assert "llama-decode spec.slo.timePerOutputToken.p95" in said["Drifted"].message
         assert "Reconciling" not in said
 
-    def test_that_comes_back_is_reapplied_later_each_time(self, made):
+    def test_that_comes_back_is_reapplied_once_in_five_minutes(self, made):
         roles, memory, written_s, now_s = an_edited_role(made), None, [], NOW_S
         while now_s < NOW_S + 900:
             writes, memory = ticked(an_object(), roles=roles, memory=memory, fleet={"now_s": now_s})
@@ -195,9 +195,8 @@ class TestAnEditOfARole:
         pauses_s = [after - before for before, after in pairwise(written_s)]
 
         assert written_s[0] == 0
-        assert pauses_s == sorted(pauses_s)
-        assert pauses_s[0] == 15
-        assert 240 <= pauses_s[-1] <= 300
+        assert len(pauses_s) >= 2
+        assert all(240 <= each <= 315 for each in pauses_s)
 
     def test_is_forgotten_when_it_stays_away(self, made):
         _, memory = ticked(an_object(), roles=an_edited_role(made))

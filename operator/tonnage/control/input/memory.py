@@ -254,7 +254,7 @@ class WriteMemory:
     @property
     def has_failed(self) -> bool:
         """Tell whether a write failed, and that is not over."""
-        return bool(self.failures.keys() - {WriteKind.EDITS})
+        return bool(self.failures)
 
     def without(self, kind: WriteKind) -> Self:
         """Forget what failed of a kind."""

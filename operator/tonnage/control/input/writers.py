@@ -27,8 +27,6 @@ class WriteKind(StrEnum):
     CHILDREN = "children"
     STATUS = "status"
     EVENTS = "events"
-    EDITS = "edits"
-    """What others made of the specs of roles, written over: later each time."""
 
 
 class Fate(StrEnum):

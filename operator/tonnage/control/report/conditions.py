@@ -239,7 +239,7 @@ def role_findings(found: Assessment, fleet: Fleet) -> Iterator[tuple[str, Findin
     yield "Stalled", stall
     yield "PlanValid", _plan_valid(found, said) or plan_valid(found, fleet)
     edits = ", ".join(edited(found))
-    message = f"somebody changed {edits}: Tonnage reapplies it, after growing delays"
+    message = f"somebody changed {edits}: Tonnage reapplies it, at most once in 5 minutes"
     yield "Drifted", Finding("True", "SpecEdited", message) if edits else None
     for kind in JOINED:
         yield kind, _of_both(kind, said)

@@ -118,7 +118,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "ServerDelay": "most of the time to the first token passes outside of the engine",
     "SlowPod": "one pod takes much longer than the others for the same step: look at its node",
     "SlowSteps": "most late requests were computed beside more others than planned, or more slowly",
-    "SpecEdited": "somebody changed the spec of a role: reapplied after growing delays",
+    "SpecEdited": "somebody changed the spec of a role: reapplied, at most once in 5 minutes",
     "SpecPending": "the Deployment does not yet follow the spec",
     "StatusOnly": "no Deployment or LeaderWorkerSet exists, and spec.mode creates none",
     "Stored": "the calibration is saved",

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
 from tonnage.control.decide.retries import (
-    MOST_RETRY_S,
     apart_s,
     failed_again,
     is_waiting,
@@ -16,7 +15,7 @@ from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory, ReportMemory, WriteMemory
 from tonnage.control.input.state import Assessment, DeploymentView, Fleet
-from tonnage.control.input.writers import Cause, Failure, Fate, Result, Results, Scaled, WriteKind
+from tonnage.control.input.writers import Cause, Failure, Fate, Results, Scaled, WriteKind
 from tonnage.control.observe.ownership import may_act, may_scale, owns_children
 from tonnage.control.report.conditions import due, edited, said_by_roles
 from tonnage.control.report.event_records import EventRecord, event_records
@@ -159,8 +158,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         is_oversized=view.is_oversized,
     )
     if checks:
-        checked_at_s, generation = fleet.now_s, view.generation
-        known = replace(known, children_checked_at_s=checked_at_s, children_generation=generation)
+        known = _with_check(known, found, fleet)
     memory = with_written(
         replace(found.memory, reported=said, written=known),
         found,
@@ -174,17 +172,16 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
 def _roles(
     found: Assessment, known: WriteMemory, fleet: Fleet
 ) -> tuple[tuple[RoleManifest, ...], WriteMemory]:
-    """Return the ModelDeployments of roles to apply: what others made of them later each time."""
-    edits, now_s, view = edited(found), fleet.now_s, found.state.view
-    before = known.failures.get(WriteKind.EDITS)
-    if not edits:
-        is_over = before is not None and now_s >= before.at_s + MOST_RETRY_S
-        return due(found), known.without(WriteKind.EDITS) if is_over else known
-    if is_waiting(before, view.generation, now_s=now_s):
+    """Return the ModelDeployments of roles to apply: over edits of others as often as children."""
+    edits = edited(found)
+    if not edits or not _is_check_due(found, fleet):
         return due(found), known
-    again = failed_again(before, Result(cause=Cause.FAILED), view, now_s=now_s)
-    known = replace(known, failures={**known.failures, WriteKind.EDITS: again})
-    return (*due(found), *edits.values()), known
+    return (*due(found), *edits.values()), _with_check(known, found, fleet)
+
+
+def _with_check(known: WriteMemory, found: Assessment, fleet: Fleet) -> WriteMemory:
+    checked_at_s, generation = fleet.now_s, found.state.view.generation
+    return replace(known, children_checked_at_s=checked_at_s, children_generation=generation)
 
 
 def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
@@ -307,8 +304,6 @@ def _is_left(kind: WriteKind, failure: Failure, writes: Writes, now_s: float) ->
 
     What is not asked for again when its wait is over was done after all, or is not wanted any more.
     """
-    if kind is WriteKind.EDITS:
-        return True
     if kind is SCALE or kind in writes.kinds:
         return False
     return failure.cause is Cause.NO_PATH or is_waiting(failure, writes.generation, now_s=now_s)
