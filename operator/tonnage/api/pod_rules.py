@@ -33,12 +33,11 @@ def rules() -> Mapping[str, Any]:
     """Return the table; of ``fields`` {kind: {name: kind of what is below, or empty}}."""
     text = files("tonnage.api").joinpath("pod_rules.yaml").read_text()
     found: dict[str, Any] = yaml.safe_load(text)
-    fields = {kind: names.split() for kind, names in found["fields"].items()}
-    return found | {"fields": {kind: _kinds(names) for kind, names in fields.items()}}
-
-
-def _kinds(names: list[str]) -> dict[str, str]:
-    return {name: below for name, _, below in (each.partition(":") for each in names)}
+    fields = {
+        kind: dict(each.partition(":")[::2] for each in names.split())
+        for kind, names in found["fields"].items()
+    }
+    return found | {"fields": fields}
 
 
 def checked_template(template: dict[str, Any]) -> dict[str, Any]:

@@ -177,7 +177,10 @@ class Leadership:
         if self._seen is None or self._seen[0] != renewal:
             self._seen = (renewal, self._clock())
             return False
-        return self._clock() - self._seen[1] > _duration_s(spec)
+        # Without a renewal a holder leads no longer than we would.
+        claimed_s = float(spec.get("leaseDurationSeconds") or DURATION_S)
+        duration_s = claimed_s if 0 < claimed_s < DURATION_S else DURATION_S
+        return self._clock() - self._seen[1] > duration_s
 
     def _spec(self, before: dict[str, Any]) -> dict[str, Any]:
         now = datetime.fromtimestamp(time.time(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -197,9 +200,3 @@ def _age_of(lease: Object) -> tuple[str, str]:
     """Return what the oldest has least of; within a second the first namespace by name."""
     metadata = lease["metadata"]
     return metadata.get("creationTimestamp") or "", metadata["namespace"]
-
-
-def _duration_s(spec: dict[str, Any]) -> float:
-    """Return for how long a holder leads without a renewal: no longer than we would."""
-    claimed_s = float(spec.get("leaseDurationSeconds") or DURATION_S)
-    return claimed_s if 0 < claimed_s < DURATION_S else DURATION_S

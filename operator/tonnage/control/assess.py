@@ -50,7 +50,6 @@ from tonnage.control.size.chosen import (
     slots_reasons,
 )
 from tonnage.control.size.question import as_it_runs, is_spec_ahead
-from tonnage.estimate.budget import ErrorBudget
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.manifests.pod import deprecation
@@ -127,7 +126,9 @@ def _with_refusal(
     """
     known = replace(found.memory.decided, better_since_s=None)  # a gain of other engines
     memory = replace(found.memory, decided=known)
-    found = replace(found, memory=memory, chosen=None, refusal=_refusal(why))
+    code = why.reason if isinstance(why, RefusedError) else type(why).__name__
+    refusal = Reason(code.removesuffix("Error"), str(why))
+    found = replace(found, memory=memory, chosen=None, refusal=refusal)
     may_scale = found.is_acting and fleet.settings.mode == "full"
     running = as_it_runs(found.state) if may_scale else None
     if running is None:
@@ -177,12 +178,6 @@ def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
     )
 
 
-def _budgets(memory: ObjectMemory, chosen: Chosen, fleet: Fleet) -> tuple[ErrorBudget, ...]:
-    """Return the error budgets; none while Prometheus is asked what was before."""
-    is_awaited = memory.uid in fleet.past_awaited
-    return () if is_awaited else budgets_of(memory, chosen, now_s=fleet.windows_end_s)
-
-
 def decide_object(
     found: Assessment, fleet: Fleet, asker: SizingCache, remaining: RemainingBudget
 ) -> Assessment:
@@ -205,7 +200,9 @@ def decide_object(
         found,
         memory=replace(memory, decided=known),
         observed=observed,
-        budgets=_budgets(memory, chosen, fleet),
+        budgets=()
+        if memory.uid in fleet.past_awaited  # Prometheus is asked what was before
+        else budgets_of(memory, chosen, now_s=fleet.windows_end_s),
         need=wanted,
     )
     return concluded(
@@ -299,8 +296,3 @@ def _with_load(
     events = events_of(chosen, learned, fleet)
     memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
     return remembered_demand(memory, found.traffics, chosen.sizing, events, fleet), events
-
-
-def _refusal(refused: Exception) -> Reason:
-    reason = refused.reason if isinstance(refused, RefusedError) else type(refused).__name__
-    return Reason(reason.removesuffix("Error"), str(refused))

@@ -159,7 +159,11 @@ class Writer:
         resource = RESOURCES[scale.kind]
         for attempt in range(SCALE_ATTEMPTS):
             live = self.kube.get(resource.path(writes.namespace, scale.deployment))
-            if live is None or _uid_and_replicas(live) != (scale.uid, scale.seen):
+            if (
+                live is None
+                or live["metadata"]["uid"] != scale.uid
+                or live["spec"].get("replicas", 1) != scale.seen
+            ):
                 raise StaleError(
                     f"does not ask for {count_of(scale.seen, 'replica')} any more: decided again"
                 )
@@ -356,17 +360,14 @@ def _results(
         found = {
             kind: _result(error)
             for kind in each.kinds
-            if (error := failed.get((each.uid, kind))) and not _is_over(kind, error)
+            if (error := failed.get((each.uid, kind)))
+            # An Event that is refused for what it says, or for a bug of ours, is not posted again.
+            and not (kind is WriteKind.EVENTS and (error.is_refusal or isinstance(error, BugError)))
         }
         if TEMPLATE in found and each.check_children:
             found[CHILDREN] = Result()
         if found:
             yield each.uid, found
-
-
-def _is_over(kind: WriteKind, error: WorldError) -> bool:
-    """Tell whether an Event is not posted again: refused for what it says, or a bug of ours."""
-    return kind is WriteKind.EVENTS and (error.is_refusal or isinstance(error, BugError))
 
 
 def _result(error: WorldError) -> Result:
@@ -379,7 +380,3 @@ def _result(error: WorldError) -> Result:
         return Result(fate=fate, cause=Cause.REFUSED, detail=error.words)
     cause = Cause.FAILED if error.is_of_object else Cause.LATER
     return Result(fate=fate, cause=cause, detail=error.words)
-
-
-def _uid_and_replicas(live: Manifest) -> tuple[str, int]:
-    return live["metadata"]["uid"], live["spec"].get("replicas", 1)

@@ -5,6 +5,7 @@ which are read with it and left as they are.
 """
 
 import logging
+import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -95,7 +96,7 @@ class CalibrationConfigMap:
         """
         kept = known
         if is_last or now_s - self._tried_at_s >= INTERVAL_S:
-            kept = self._keep(known, now_s, live, _differ if is_last else has_moved)
+            kept = self._keep(known, now_s, live, operator.ne if is_last else has_moved)
         problem = self._problem(now_s)
         return StoreResult(calibrations=kept, problem=problem, unstored=self._unstored)
 
@@ -212,10 +213,6 @@ class CalibrationConfigMap:
         if not problems:
             return None
         return Reason(problems[0].code, "; ".join(each.message for each in problems))
-
-
-def _differ(held: Calibrations, known: Calibrations) -> bool:
-    return held != known
 
 
 def _merge(*known: Calibrations) -> Calibrations:

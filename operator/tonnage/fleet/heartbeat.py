@@ -27,7 +27,6 @@ from tonnage.control.series import FAMILIES, FleetSeries, Key, MetricSample, Obj
 from tonnage.fleet.logs import Line
 from tonnage.units import format_s
 
-"""Series of a tick that is longer ago are not shown: they say nothing about now."""
 FLEET_FAMILIES = {
     "tonnage_tick_age_seconds": "Since the last complete tick",
     "tonnage_objects": "ModelDeployments",
@@ -47,9 +46,6 @@ Place = tuple[str, tuple[str, ...]]
 class _Count:
     value: float
     born_at_s: float
-
-    def value_at(self, now_s: float) -> float:
-        return self.value if now_s - self.born_at_s >= BORN_S else 0.0
 
 
 class Exporter(Collector):
@@ -78,13 +74,6 @@ class Exporter(Collector):
             counts[place] = replace(before, value=before.value + each.value)
         return counts
 
-    def _shown_counts(self) -> dict[Key, dict[Place, float]]:
-        now_s = self._clock()
-        return {
-            key: {place: each.value_at(now_s) for place, each in counts.items()}
-            for key, counts in self._counts.items()
-        }
-
     def forget(self) -> None:
         """Show nothing more: another process leads, and shows it."""
         with self._lock:
@@ -93,9 +82,16 @@ class Exporter(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield every family, most of them empty where nothing was told of late."""
         with self._lock:
-            age_s = self._clock() - self._told_at_s
+            now_s = self._clock()
+            age_s = now_s - self._told_at_s
             series = self._told if age_s < STALE_S else None
-            counts = self._shown_counts()
+            counts = {
+                key: {
+                    place: each.value if now_s - each.born_at_s >= BORN_S else 0.0
+                    for place, each in counts.items()
+                }
+                for key, counts in self._counts.items()
+            }
             known_age_s = age_s if self._told else None
             faults = CounterMetricFamily(
                 "tonnage_internal_errors", INTERNAL_ERRORS, value=self._num_faults

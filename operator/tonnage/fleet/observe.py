@@ -218,8 +218,9 @@ class Observer:
     def _ours(
         self, snapshot: Snapshot, parsed: Mapping[str, ModelDeployment | InvalidSpecError]
     ) -> tuple[Sequence[ModelView], Sequence[ModelDeployment]]:
-        """Return what this release acts on, in order, and what of it is valid."""
-        views = [view for _, view in sorted(snapshot.models.items()) if self._is_ours(view)]
+        """Return what this release acts on, by its class, in order, and what of it is valid."""
+        known = (view for _, view in sorted(snapshot.models.items()))
+        views = [each for each in known if each.operator_class == self.settings.operator_class]
         models = (parsed[view.uid] for view in views)
         return views, [each for each in models if isinstance(each, ModelDeployment)]
 
@@ -240,10 +241,6 @@ class Observer:
         return PrometheusSnapshot(
             at_s=said_at_s, answers=answers, engines=self._scraper.samples(said_at_s + skew_s)
         )
-
-    def _is_ours(self, view: ModelView) -> bool:
-        """Tell whether this release acts on an object, by its class."""
-        return view.operator_class == self.settings.operator_class
 
     def _read(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: FleetReading

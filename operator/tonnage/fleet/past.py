@@ -124,10 +124,8 @@ class PastReader:
             again_s = now_s + AGAIN_S if found is None else NEVER
             for each in part:
                 self._due_s[each.uid] = again_s
-                self.found[each.uid] = found[each.uid] if found else self._nothing_of(each)
-
-    def _nothing_of(self, each: Sought) -> Past:
-        return Past(ledger=Ledger(since_s=self._until_s, window_s=each.window_s))
+                nothing = Past(ledger=Ledger(since_s=self._until_s, window_s=each.window_s))
+                self.found[each.uid] = found[each.uid] if found else nothing
 
     def _ask_all(self, parts: Iterable[Sequence[Sought]], answers: SimpleQueue[Answer]) -> None:
         for part in parts:

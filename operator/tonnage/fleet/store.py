@@ -253,8 +253,9 @@ class Store:
                 views.pop(key, None)
             for key, view in views.items():
                 _tell_size(kind, known.get(key), view)
-            views = {key: _reuse(known.get(key), view) for key, view in views.items()}
-            self._views[kind] = views | {key: known[key] for key in newer if key in known}
+            # A view that did not change stays: what was found by it has it, too.
+            same = {key for key, view in views.items() if known.get(key) == view}
+            self._views[kind] = views | {key: known[key] for key in {*newer, *same} & known.keys()}
             if kind in OF_SETS:
                 sets = (self._views[each].values() for each in OF_SETS)
                 self._deployment_uids = owners_of(chain.from_iterable(sets))
@@ -317,11 +318,6 @@ def _is_large(view: View | None) -> bool:
 def _key_of(body: Mapping[str, Any]) -> Key:
     metadata = body.get("metadata") or {}
     return metadata.get("namespace", ""), metadata.get("name", "")
-
-
-def _reuse(before: View | None, now: View) -> View:
-    """Return the view that is known where nothing changed: what was found by it holds it, too."""
-    return before if before is not None and before == now else now
 
 
 def _without_echo(view: View | None) -> View | None:

@@ -77,12 +77,10 @@ class UnlabelledWorkloads:
 
     def _in_turn(self, needed: Set[Key], now_s: float) -> list[Key]:
         """Return, of each namespace, what was read longest ago, then the next."""
-        due = (key for key in needed if key in self.names or self._is_due(key, now_s))
-        oldest = sorted(due, key=lambda key: (self._read.get(key, NEVER)[0], key))
+        read_s = {key: self._read.get(key, NEVER)[0] for key in needed}
+        due = (k for k in needed if k in self.names or not 0 <= now_s - read_s[k] < ABSENT_S)
+        oldest = sorted(due, key=lambda key: (read_s[key], key))
         return round_robin(oldest, namespace=itemgetter(0))
-
-    def _is_due(self, key: Key, now_s: float) -> bool:
-        return not 0 <= now_s - self._read.get(key, NEVER)[0] < ABSENT_S
 
     def of(self, key: Key) -> DeploymentView | None:
         return self._read.get(key, NEVER)[1]

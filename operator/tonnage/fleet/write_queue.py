@@ -89,8 +89,12 @@ class Pool:
 
     def run(self, kind: WriteKind, phase: Phase, todo: Iterable[Writes]) -> Failures:
         """Do it for each, as far as answers come; return what failed."""
-        some = sorted(todo, key=lambda each: self._late_at_s(each, kind))
-        waiting = {(each.uid, kind): each for each in some}
+
+        def late_at_s(each: Writes) -> float:
+            """Return when what was late of an object was begun: one that hangs delays no other."""
+            return self._slow.get((each.namespace, kind), {}).get(each.uid, -math.inf)
+
+        waiting = {(each.uid, kind): each for each in sorted(todo, key=late_at_s)}
         awaited, failed = set[Item](), dict[Item, WorldError]()
         end_s = self.clock() + PHASE_S
         while True:
@@ -116,10 +120,6 @@ class Pool:
         """Take over what failed after nobody waited for it any more: what it says of the server."""
         ended, self._late = self._late, []
         return ended
-
-    def _late_at_s(self, writes: Writes, kind: WriteKind) -> float:
-        """Return when what was late of an object was begun: one that hangs holds up no other."""
-        return self._slow.get((writes.namespace, kind), {}).get(writes.uid, -math.inf)
 
     def _note_late(self, item: Item, begun: InFlight) -> None:
         self._slow.setdefault(begun.place, {})[item[0]] = begun.at_s

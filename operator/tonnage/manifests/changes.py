@@ -233,14 +233,11 @@ def _in_arguments(
     before, after = (_by_flag([str(each) for each in words]) for words in (live, wanted))
     for flag in sorted(before.keys() | after.keys()):
         if before.get(flag) != after.get(flag):
-            was, becomes = (_redact(flag, each.get(flag)) for each in (before, after))
+            found, hides = (before.get(flag), after.get(flag)), SECRET_NAME.search(flag.lower())
+            was, becomes = (REDACTED if each and hides else each for each in found)
             yield Change(field=f"{path} {flag}", before=was, after=becomes, by=by)
     if live != wanted and before == after:
         yield Change(field=path, before=_format_value(live), after=_format_value(wanted), by=by)
-
-
-def _redact(flag: str, value: str | None) -> str | None:
-    return REDACTED if value and SECRET_NAME.search(flag.lower()) else value
 
 
 def _by_flag(words: Sequence[str]) -> dict[str, str]:

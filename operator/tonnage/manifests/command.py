@@ -224,7 +224,9 @@ def _variables(container: Mapping[str, Any], around: Surroundings) -> dict[str, 
         name, source = str(each.get("name")), each.get("valueFrom")
         if source is None:
             value = each.get("value")
-            found[name] = "" if value is None else _filled(str(value), found, room)
+            text = "" if value is None else str(value)
+            # One without ``$`` is that of the manifest, and takes no room.
+            found[name] = _expanded(text, found, room) if "$" in text else text
             continue
         reference = source.get("configMapKeyRef") if isinstance(source, Mapping) else None
         key = reference.get("key") if isinstance(reference, Mapping) else None
@@ -245,11 +247,6 @@ def _data(reference: object, around: Surroundings) -> Mapping[str, Any] | None:
         return None
     around.asked.add(str(reference.get("name")))
     return around.config_maps.get(str(reference.get("name")))
-
-
-def _filled(text: str, variables: Mapping[str, str | None], room: _Room) -> str:
-    """Return a variable's text; one without ``$`` is that of the manifest, and takes no room."""
-    return _expanded(text, variables, room) if "$" in text else text
 
 
 def _expanded(text: str, variables: Mapping[str, str | None], room: _Room) -> str:

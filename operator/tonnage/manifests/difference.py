@@ -135,7 +135,10 @@ def _is_owned_unchanged(wanted: Any, live: Any, owned: Fields) -> bool:
 def _is_element_held(wanted: Any, live: list[Any], parts: Fields) -> bool:
     """Tell the same of one element of a list that is merged by keys."""
     for keys, part in _by_keys(parts):
-        if not isinstance(wanted, dict) or not _agree(wanted, keys):
+        # A key that the element leaves out has a default.
+        if not isinstance(wanted, dict) or any(
+            wanted[key] != value for key, value in keys.items() if key in wanted
+        ):
             continue
         found = [each for each in live if isinstance(each, dict) and keys.items() <= each.items()]
         asked = {f"f:{name}" for name in wanted}
@@ -150,11 +153,6 @@ def _by_keys(parts: Fields) -> Iterator[tuple[dict[str, Any], Fields]]:
     for name, part in parts.items():
         if name.startswith("k:"):
             yield json.loads(name.removeprefix("k:")), part
-
-
-def _agree(wanted: Mapping[str, Any], keys: Mapping[str, Any]) -> bool:
-    """Tell whether an element is the one of these keys; a key that it leaves out has a default."""
-    return all(wanted[key] == value for key, value in keys.items() if key in wanted)
 
 
 def _contains(live: Any, wanted: Any) -> bool:

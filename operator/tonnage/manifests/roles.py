@@ -24,7 +24,6 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ANY_SIZES, DIGEST_LENGTH, SizingRequest, digest_of
 from tonnage.sizing.roles import Divided, divide
-from tonnage.sizing.split import Parallelism
 from tonnage.units import MS_PER_S, seconds
 
 _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}} ([1-9][0-9]?)x([1-9][0-9]?) [0-9]+")
@@ -183,8 +182,10 @@ def _role_spec(spec: Spec, role: Role, divided: Divided) -> dict[str, Any]:
     options = topology.options_of(role).to_dict() if topology else {}
     own["hardware"] = {
         "gpu": spec.hardware.gpu,
-        "parallelism": _sizes(sizing.parallelism, sizing.request.sizes),
+        "parallelism": {"tensor": sizing.parallelism.tensor, "data": sizing.parallelism.data},
     }
+    if sizing.request.sizes.expert is not None:
+        own["hardware"]["parallelism"]["expert"] = sizing.request.sizes.expert
     own["engine"] |= {"role": role}
     own["scaling"] |= {
         key: options[key] for key in ("minReplicas", "maxReplicas") if key in options
@@ -197,11 +198,6 @@ def _role_spec(spec: Spec, role: Role, divided: Divided) -> dict[str, Any]:
     else:
         own["demand"]["cacheTransfer"] = _ms(divided.transfer_s)
     return own
-
-
-def _sizes(split: Parallelism, given: ParallelSizes) -> dict[str, Any]:
-    expert = {} if given.expert is None else {"expert": given.expert}
-    return {"tensor": split.tensor, "data": split.data, **expert}
 
 
 def _part(whole: Percentiles, role: Role, decode_s: float) -> dict[str, str]:

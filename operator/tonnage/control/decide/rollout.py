@@ -124,7 +124,7 @@ def _better_flags(
 ) -> Moved:
     """Return what is done about better flags: nothing until it is time for it."""
     better, since_s = chosen.better_max_num_seqs, found.memory.decided.better_since_s
-    if better is None or not _is_worth_it(chosen, better):
+    if better is None or (chosen.problem is None and chosen.gain_of(better) < GAIN_WORTH_A_ROLLOUT):
         return Moved()
     since_s = fleet.now_s if since_s is None else since_s
     if not _may_restart(found, chosen, fleet):
@@ -135,10 +135,6 @@ def _better_flags(
     if waits and not (is_open and stood_s >= STABLE_S and not found.proposals):
         return moved
     return _carried_out(found, chosen, fleet, better, moved)
-
-
-def _is_worth_it(chosen: Chosen, better: Sizing) -> bool:
-    return chosen.problem is not None or chosen.gain_of(better) >= GAIN_WORTH_A_ROLLOUT
 
 
 def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
@@ -181,22 +177,15 @@ def _lacks(found: Assessment, free_gpus: float) -> str | None:
     grown = replaced_gpus(live, chosen) if live and chosen else 0
     if free_gpus < grown:
         return f"the plan's pods need {count_of(grown, 'GPU')} more than the GPU budget has free"
-    if _surges(found):
-        is_room = free_gpus >= num_gpus
+    pods = (chosen and chosen.model.spec.pods) or Pods()
+    if pods.max_surge > 0:  # a new pod comes before the one that it replaces goes
+        if free_gpus >= num_gpus:
+            return None
         adopted = count_of(num_gpus, "GPU")
-        remaining = (
-            f"the first new pod needs {adopted}, the GPU budget has {max(0, free_gpus)} free"
-        )
-        return None if is_room else remaining
-    if found.state.deployment and found.state.deployment.replicas <= 1:
+        return f"the first new pod needs {adopted}, the GPU budget has {max(0, free_gpus)} free"
+    if live and live.replicas <= 1:
         return "pods.maxSurge 0 would remove the only replica before the new one starts"
     return None
-
-
-def _surges(found: Assessment) -> bool:
-    """Tell whether a new pod comes before the one that it replaces goes."""
-    pods = (found.chosen and found.chosen.model.spec.pods) or Pods()
-    return pods.max_surge > 0
 
 
 def _is_calm(found: Assessment, fleet: Fleet) -> bool:

@@ -147,7 +147,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         scale=scale,
         template=template,
         roles=roles,
-        num_nodes=_num_nodes(found, template),
+        num_nodes=num_nodes_in(template) if template else deployment.num_nodes if deployment else 1,
         creates=deployment is None,
         rolls=rolls,
         first_replicas=found.decision.replicas if found.decision else None,
@@ -191,12 +191,6 @@ def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
     if fleet.settings.mode != "full" or (is_new and is_for_nothing):
         return None
     return found.template
-
-
-def _num_nodes(found: Assessment, template: Manifest | None) -> int:
-    if template is not None:
-        return num_nodes_in(template)
-    return found.state.deployment.num_nodes if found.state.deployment else 1
 
 
 def _is_check_due(found: Assessment, fleet: Fleet) -> bool:
