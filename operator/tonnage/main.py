@@ -24,14 +24,13 @@ from tonnage.cluster.ranges import ask_range
 from tonnage.fleet.act import Writer
 from tonnage.fleet.background import BackgroundTask, beside, unheard
 from tonnage.fleet.calibration import CalibrationConfigMap
-from tonnage.fleet.calibration_folder import read_calibrations
 from tonnage.fleet.heartbeat import LOOP, WATCHES, Heartbeat, serve
 from tonnage.fleet.lists import Lists, reads_groups
 from tonnage.fleet.logs import Line, log_as
 from tonnage.fleet.loop import Loop
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.past import PastReader
-from tonnage.fleet.settings_file import SettingsFile, read_settings
+from tonnage.fleet.settings_file import SettingsFile, read_calibrations, read_settings
 from tonnage.fleet.store import Store
 from tonnage.fleet.watches import (
     Watches,

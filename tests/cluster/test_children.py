@@ -24,8 +24,7 @@ from tonnage.fleet.children import RESOURCES, Children, NoPathError
 from tonnage.fleet.views import deployment_view
 from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import Site, deployment
-from tonnage.manifests.names import MANAGER
-from tonnage.manifests.workload import template_in
+from tonnage.manifests.names import MANAGER, template_in
 from tonnage_lab.controlplane import ControlPlane
 
 pytestmark = pytest.mark.lab

@@ -18,8 +18,7 @@ from tonnage.fleet.act import Writer
 from tonnage.fleet.views import groups_view
 from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import deployment, service
-from tonnage.manifests.names import MANAGER, SCALE_MANAGER, Manifest
-from tonnage.manifests.workload import template_in
+from tonnage.manifests.names import MANAGER, SCALE_MANAGER, Manifest, template_in
 from tonnage_lab import controlplane
 from tonnage_lab.controlplane import ControlPlane
 

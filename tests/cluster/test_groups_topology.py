@@ -10,7 +10,7 @@ import lws
 from fleet_builders import SITE, a_model_over_nodes, a_sizing
 from site_lab import Object, until
 from tonnage.manifests.children import deployment
-from tonnage.manifests.workload import NAME_LABEL
+from tonnage.manifests.names import NAME_LABEL
 from tonnage_lab import controlplane
 from tonnage_lab.controlplane import ControlPlane
 

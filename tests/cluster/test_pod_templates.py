@@ -13,9 +13,8 @@ from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
 from tonnage.fleet.views import deployment_view
 from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import deployment
-from tonnage.manifests.names import MANAGER, Manifest
+from tonnage.manifests.names import MANAGER, Manifest, template_in
 from tonnage.manifests.pod import deprecation
-from tonnage.manifests.workload import template_in
 from tonnage_lab.kubectl import Kubectl
 
 pytestmark = pytest.mark.lab

@@ -15,8 +15,7 @@ from tonnage.cli.results.planning import PlanContext, Planned, Refused, answer
 from tonnage.cli.results.rendering import servable, template_manifest
 from tonnage.manifests.arguments import LEADER, RANK, read_flags
 from tonnage.manifests.children import Site
-from tonnage.manifests.names import CLASS_VARIABLE
-from tonnage.manifests.workload import WORKLOADS, template_in
+from tonnage.manifests.names import CLASS_VARIABLE, WORKLOADS, template_in
 from tonnage.sizing.split import Parallelism
 
 Config = dict[str, Any]

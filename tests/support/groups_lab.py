@@ -13,7 +13,7 @@ import doc_blocks
 import lws
 from site_lab import CRDS, QUICK_TRUTH, Object, Site, Tenant, a_plane, a_site_on, until
 from tonnage.cluster.kube import LEADER_WORKER_SETS, PODS
-from tonnage.manifests.workload import GROUPS, INDEX_LABEL, NAME_LABEL
+from tonnage.manifests.names import GROUPS, INDEX_LABEL, NAME_LABEL
 from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.site import GpuNode, SiteConfig
 

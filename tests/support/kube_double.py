@@ -11,7 +11,7 @@ from typing import Any
 from tonnage.cluster.calls import ConflictError, KubernetesError, WriteFencedError
 from tonnage.cluster.kube import LEADER_WORKER_SETS, Resource
 from tonnage.cluster.pages import reduce_object
-from tonnage.manifests.workload import WORKLOADS
+from tonnage.manifests.names import WORKLOADS
 
 Object = dict[str, Any]
 DEPLOYMENTS = "apps/v1/namespaces"

@@ -6,21 +6,158 @@ from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
 
-from tonnage.api.base import ApiModel, Rule
+from tonnage.api.base import ApiModel, Checked, Rule, rule
 from tonnage.api.fields import (
     Argument,
     LabelName,
+    LabelValue,
     NodeSelector,
     PodAnnotations,
     PodLabels,
+    PodShare,
     Quantity,
     ResourceName,
 )
-from tonnage.api.placement import NodeRequirement, PriorityName, Toleration, TopologySpread, User
 from tonnage.api.pod_rules import PodTemplate
-from tonnage.api.protection import DisruptionBudget, EngineNetwork
 from tonnage.api.references import PullSecret, SecretKey, SecretKeyRef, SecretVariable
 from tonnage.units import quantity
+
+_PRIORITY_MESSAGE = (
+    "must not begin with system-: name a PriorityClass that is not the cluster's own"
+)
+
+
+def _checked_priority(name: str) -> str:
+    if name.startswith("system-"):
+        raise ValueError(_PRIORITY_MESSAGE)
+    return name
+
+
+PriorityName = Annotated[
+    ResourceName,
+    Checked(_checked_priority, (rule("!self.startsWith('system-')", _PRIORITY_MESSAGE),)),
+]
+
+
+class Toleration(ApiModel):
+    """A taint that the pods accept."""
+
+    rules = (
+        Rule(
+            "self.operator == 'Equal' || !has(self.value)",
+            "operator Exists takes no value",
+            lambda it: it.operator == "Equal" or it.value is None,
+        ),
+        Rule(
+            "self.operator == 'Exists' || has(self.key)",
+            "operator Equal needs a key",
+            lambda it: it.operator == "Exists" or it.key is not None,
+        ),
+    )
+
+    key: LabelName | None = None
+    """The key of the taint. If absent, with operator Exists, every taint matches."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """Equal matches the given value of the taint, Exists any value."""
+    value: LabelValue | None = None
+    """The value of the taint, for operator Equal."""
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The effect of the taint. If absent, every effect matches."""
+
+
+class NodeRequirement(ApiModel):
+    """A requirement on a label of a node."""
+
+    rules = (
+        Rule(
+            "self.operator in ['In', 'NotIn'] == (has(self.values) && size(self.values) > 0)",
+            "operators In and NotIn need values, Exists and DoesNotExist take none",
+            lambda it: (it.operator in {"In", "NotIn"}) == bool(it.values),
+        ),
+    )
+
+    key: LabelName
+    """The key of the node label."""
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist"] = "In"
+    """How the label is compared: In or NotIn ``values``, or whether it Exists or DoesNotExist."""
+    values: Annotated[tuple[LabelValue, ...], Field(max_length=32)] = ()
+    """The values that In and NotIn compare with."""
+
+
+class TopologySpread(ApiModel):
+    """How the pods of one revision spread over the values of a node label."""
+
+    max_skew: Annotated[int, Field(ge=1, le=100)] = 1
+    """The maximum difference between the numbers of pods in two topology domains."""
+    topology_key: LabelName
+    """The node label of the topology domains, such as topology.kubernetes.io/zone."""
+    when_unsatisfiable: Literal["ScheduleAnyway", "DoNotSchedule"] = "ScheduleAnyway"
+    """ScheduleAnyway is a preference. With DoNotSchedule a pod waits if no node satisfies it."""
+
+
+class User(ApiModel):
+    """The user and group of the engine, which never runs as root. Without spec.pods.user: 2000.
+
+    With it, Tonnage sets the fields that are here and leaves the others to the cluster: OpenShift
+    takes them from the range of the namespace, other clusters from the image.
+    """
+
+    id: Annotated[int, Field(ge=1, le=2_147_483_647)] | None = None
+    """The user id of the engine, not 0. If absent, the cluster chooses."""
+    group: Annotated[int, Field(ge=0, le=2_147_483_647)] | None = None
+    """The group id of the engine and of its volumes. If absent, the cluster chooses."""
+
+
+class DisruptionBudget(ApiModel):
+    """Limits on evictions, such as those of a node that is drained."""
+
+    rules = (
+        Rule(
+            "has(self.minAvailable) != has(self.maxUnavailable)",
+            "needs one of minAvailable, maxUnavailable",
+            lambda it: (it.min_available is None) != (it.max_unavailable is None),
+        ),
+    )
+
+    min_available: PodShare | None = None
+    """Pods that must stay available during evictions, such as 2 or 90%. The fleet keeps at least as
+    many replicas as allow one eviction: 3 for 2, 10 for 90%."""
+    max_unavailable: PodShare | None = None
+    """The number of pods, or a percentage of them, that may be evicted at once."""
+
+
+class Peer(ApiModel):
+    """Pods that may connect to the engines, by their labels, their namespace's labels, or both."""
+
+    rules = (
+        Rule(
+            "(has(self.namespaceSelector) && size(self.namespaceSelector) > 0) || "
+            "(has(self.podSelector) && size(self.podSelector) > 0)",
+            "needs namespaceSelector or podSelector",
+            lambda it: it.namespace_selector or it.pod_selector,
+        ),
+    )
+
+    namespace_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of the namespaces. If absent, only the object's own namespace."""
+    pod_selector: NodeSelector = Field(default_factory=dict)
+    """Labels of the pods. If absent, all pods of those namespaces."""
+
+
+Port = Annotated[int, Field(ge=1, le=65_535)]
+
+
+class EngineNetwork(ApiModel):
+    """Who may connect to the engines, and where these may connect to. All else is blocked."""
+
+    clients: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
+    """Pods that may send requests to the engines, and read their metrics on the same port.
+
+    Prometheus must be among them, unless the operator's settings name its namespace.
+    """
+    egress_ports: Annotated[tuple[Port, ...], Field(max_length=32)] | None = None
+    """TCP ports that engines may connect to besides DNS, such as 443. If absent, to all ports."""
+
 
 _TAG_VERSION = ":v?[0-9]{1,4}[.][0-9]{1,4}([.+-][A-Za-z0-9._+-]{0,100})?$"
 

@@ -37,7 +37,7 @@ from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, 
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.input.writers import Fate, Results, WriteKind
-from tonnage.control.learn.learning import Lesson, learn_from, observation
+from tonnage.control.learn.believed import Lesson, learn_from, observation
 from tonnage.control.observe.ownership import may_act, own_only
 from tonnage.control.observe.queue import with_settled_queue
 from tonnage.control.report.status import memory_from_status, report

@@ -41,12 +41,14 @@ from tonnage.estimate.forecasters import (
     noted_since,
 )
 from tonnage.estimate.headroom import (
+    FORGET_S,
     ForecastErrors,
+    KeptRecord,
+    Score,
     add_forecast_error,
     highest,
     with_held,
 )
-from tonnage.estimate.kept_record import FORGET_S, KeptRecord, Score
 from tonnage.units import HOUR_S
 
 LATEST_S: Final = 2 * SAMPLE_INTERVAL_S

@@ -1,4 +1,4 @@
-"""Headroom: how far demand rises above what was planned for, within a start, and how often.
+"""Headroom, holding, and the record of both: how far demand rises above the plan within a start.
 
 A plan for what is expected is too small whenever more comes, and what a promise allows to be late
 is soon used up. So it is noted each minute by how much demand stands above what was planned for a
@@ -20,15 +20,23 @@ are held as the promise asks: 99 under p99. Replicas are held for the time that 
 less than a shorter one; where demand never came back, or holding did not help, for three starts.
 
 What comes a little above is for forecasts and headroom, and no reason to hold.
+
+What forecasts and plans came to is the part of a history that is stored. Demand of the week is
+asked of Prometheus at the start (``past``). The records of forecasts, of rises and of holding are
+not there: they hang on what was planned when.
 """
 
 import math
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
-from tonnage.estimate.forecasters import BIN_S, Pattern, Recent
+from msgspec import Meta
+
+from tonnage.estimate.forecasters import BIN_S, SAMPLE_INTERVAL_S, WAYS, Pattern, Recent
+from tonnage.units import HOUR_S, PETA
 
 EDGES: Final = (0.0, 0.02, 0.05, 0.1, 0.15)
 """Shares above the plan that are told apart; the last is the most that is kept."""
@@ -132,3 +140,60 @@ def held_starts(held: HoldCost, *, quantile: float) -> float:
     return next(
         starts for starts, cost in zip(STARTS, costs, strict=True) if CHEAPER * cost <= min(costs)
     )
+
+
+LARGEST: Final = PETA
+"""No figure that we write comes near."""
+LONGEST_NAME: Final = 64
+
+Number = Annotated[float, Meta(ge=-LARGEST, le=LARGEST)]
+Amount = Annotated[float, Meta(ge=0, le=LARGEST)]
+Positive = Annotated[float, Meta(gt=0, le=LARGEST)]
+Count = Annotated[int, Meta(ge=0, le=int(LARGEST))]
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+
+FORGET_S: Final = 12 * HOUR_S
+"""In which the record of a forecast loses all but 1/e of its weight."""
+MOST_WEIGHT: Final = 1.001 / (1 - math.exp(-SAMPLE_INTERVAL_S / FORGET_S))
+"""That a score comes to if it is never without a note, and a rounding."""
+MOST_NOTES: Final = 1.1 * FORGET_NOTES
+"""What the weight of notes comes to if none is missed, and a rounding."""
+MOST_REPLICAS: Final = 1e4
+"""Of demand: a fleet has a thousand replicas at most."""
+HEADROOM_CHANGE: Final = 0.04
+STRICT: Final = 0.99
+"""The quantile at which headroom is compared, and for how long replicas are held."""
+
+Weight = Annotated[float, Meta(ge=0, le=MOST_NOTES)]
+Replicas = Annotated[float, Meta(ge=0, le=MOST_NOTES * MOST_REPLICAS)]
+ForEachEdge = Meta(min_length=len(FIRST), max_length=len(FIRST))
+ForEachTime = Meta(min_length=len(NOTHING_HELD), max_length=len(NOTHING_HELD))
+
+
+class Score(NamedTuple):
+    """The loss of one way to forecast; both sums lose weight with time."""
+
+    loss: Annotated[float, Meta(ge=0, le=MOST_WEIGHT * MOST_REPLICAS)]
+    weight: Annotated[float, Meta(gt=0, le=MOST_WEIGHT)]
+
+    @property
+    def mean(self) -> float:
+        return self.loss / self.weight if self.weight else math.inf
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRecord:
+    """How forecasts and plans of an object's demand fared."""
+
+    record: Annotated[Mapping[Name, Score], Meta(max_length=len(WAYS))]
+    """By way to forecast."""
+    rises: Annotated[tuple[Weight, ...], ForEachEdge] = FIRST
+    held: Annotated[tuple[tuple[Replicas, Replicas], ...], ForEachTime] = NOTHING_HELD
+
+
+def is_news(before: KeptRecord | None, after: KeptRecord) -> bool:
+    """Tell whether rises ask for another headroom, or replicas are held for another time."""
+    rises, held = (before.rises, before.held) if before else (FIRST, NOTHING_HELD)
+    rooms = [headroom(each, quantile=STRICT) for each in (rises, after.rises)]
+    starts = [held_starts(each, quantile=STRICT) for each in (held, after.held)]
+    return abs(rooms[0] - rooms[1]) > HEADROOM_CHANGE or starts[0] != starts[1]

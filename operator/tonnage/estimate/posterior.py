@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from tonnage.estimate.kept_record import Amount, Count, KeptRecord, Name, Number, Positive
+from tonnage.estimate.headroom import Amount, Count, KeptRecord, Name, Number, Positive
 from tonnage.units import HOUR_S, MINUTE_S
 
 UpperTriangle = tuple[float, float, float, float, float, float]

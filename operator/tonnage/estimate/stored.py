@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 from msgspec import Meta, ValidationError, convert, to_builtins
 
 from tonnage.estimate.calibration import Calibrations, Scope, is_material
-from tonnage.estimate.kept_record import LONGEST_NAME, is_news
+from tonnage.estimate.headroom import LONGEST_NAME, is_news
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior, repair
 from tonnage.units import KIB
 

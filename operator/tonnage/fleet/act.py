@@ -40,13 +40,14 @@ from tonnage.manifests.names import (
     ADOPT_LABEL,
     API_VERSION,
     DELETION_COST_ANNOTATION,
+    GROUPS,
     MANAGED_LABEL,
     MANAGER,
     SCALE_MANAGER,
+    WORKLOADS,
     Manifest,
 )
 from tonnage.manifests.roles import RoleManifest
-from tonnage.manifests.workload import GROUPS, WORKLOADS
 from tonnage.units import count_of
 
 LOG = logging.getLogger("tonnage.act")

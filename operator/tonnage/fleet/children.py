@@ -32,9 +32,8 @@ from tonnage.fleet.logs import Line
 from tonnage.fleet.pods import controller_uid
 from tonnage.manifests.children import Site, pod_monitor, service
 from tonnage.manifests.difference import differs, edits, removal_patch
-from tonnage.manifests.names import API_VERSION, MANAGER, Manifest
+from tonnage.manifests.names import API_VERSION, DEPLOYMENT, GROUPS, MANAGER, Manifest
 from tonnage.manifests.protection import protections
-from tonnage.manifests.workload import DEPLOYMENT, GROUPS
 
 LOG = logging.getLogger("tonnage.children")
 RESOURCES: Final[Mapping[str, Resource]] = {

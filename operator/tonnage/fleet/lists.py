@@ -22,8 +22,7 @@ from tonnage.fleet.background import BackgroundTask, unheard
 from tonnage.fleet.bounded import slim_model
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
-from tonnage.manifests.names import MANAGED_LABEL
-from tonnage.manifests.workload import NAME_LABEL
+from tonnage.manifests.names import MANAGED_LABEL, NAME_LABEL
 from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.lists")

@@ -43,9 +43,9 @@ from tonnage.fleet.scrape import Ask, Rounds, Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.unlabelled import UnlabelledWorkloads
 from tonnage.fleet.views import AutoscalerView
+from tonnage.manifests.names import Workload
 from tonnage.manifests.roles import role_name
 from tonnage.manifests.target import TargetEngine, engine_of
-from tonnage.manifests.workload import Workload
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 

@@ -24,7 +24,7 @@ from tonnage.fleet.views import (
     model_view,
     replica_set_view,
 )
-from tonnage.manifests.workload import WORKLOADS
+from tonnage.manifests.names import WORKLOADS
 
 LOG = logging.getLogger("tonnage.store")
 Key = tuple[str, str]

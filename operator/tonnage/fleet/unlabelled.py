@@ -21,7 +21,7 @@ from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Key
 from tonnage.fleet.views import workload_view
-from tonnage.manifests.workload import DEPLOYMENT, GROUPS, Workload
+from tonnage.manifests.names import DEPLOYMENT, GROUPS, Workload
 
 LOG = logging.getLogger("tonnage.taken")
 MOST_READS: Final = 10

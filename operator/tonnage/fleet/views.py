@@ -19,17 +19,19 @@ from tonnage.fleet.pods import (
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
+    DEPLOYMENT,
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
+    GROUPS,
     MANAGED_LABEL,
     MANAGER,
     SCALE_MANAGER,
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
+    Workload,
 )
 from tonnage.manifests.target import engine_of
-from tonnage.manifests.workload import DEPLOYMENT, GROUPS, Workload
 
 Object = Mapping[str, Any]
 

@@ -20,6 +20,7 @@ from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
+    GROUPS,
     OWNER_LABEL,
     SPEC_ANNOTATION,
     TEMPLATE_ANNOTATION,
@@ -27,10 +28,11 @@ from tonnage.manifests.names import (
     labels,
     owner_reference,
     selector,
+    template_in,
+    workload_over,
 )
 from tonnage.manifests.pod import PodFigures, pod_template
 from tonnage.manifests.scheduling import together
-from tonnage.manifests.workload import GROUPS, template_in, workload_over
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.placement import User
 from tonnage.api.pod_rules import HTTP_PORT
 from tonnage.api.pod_template import deprecated_fields, given_template, merged
-from tonnage.api.pods import Pods
+from tonnage.api.pods import Pods, User
 from tonnage.api.references import SecretKey, SecretKeyRef
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
@@ -21,10 +20,9 @@ from tonnage.manifests.arguments import (
     with_host_cache,
 )
 from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
-from tonnage.manifests.names import CONTAINER, Manifest, labels
+from tonnage.manifests.names import CONTAINER, Manifest, Workload, labels
 from tonnage.manifests.queue import queue_command, queue_environment
 from tonnage.manifests.scheduling import GPU_TAINT, affinity, place, together
-from tonnage.manifests.workload import Workload
 from tonnage.sizing.request import Flags
 from tonnage.units import GB, GIB, MINUTE_S
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_rules import HTTP_PORT
-from tonnage.api.pods import Pods
-from tonnage.api.protection import DisruptionBudget, EngineNetwork, Peer
+from tonnage.api.pods import DisruptionBudget, EngineNetwork, Peer, Pods
 from tonnage.api.status import Reason
 from tonnage.manifests.children import Site, metadata_of
 from tonnage.manifests.names import Manifest, selector

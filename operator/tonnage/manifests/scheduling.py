@@ -3,10 +3,8 @@
 from copy import deepcopy
 from typing import Final
 
-from tonnage.api.placement import NodeRequirement
-from tonnage.api.pods import Pods
-from tonnage.manifests.names import Manifest
-from tonnage.manifests.workload import TOPOLOGY_ANNOTATION, Workload
+from tonnage.api.pods import NodeRequirement, Pods
+from tonnage.manifests.names import TOPOLOGY_ANNOTATION, Manifest, Workload
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 GPU_TAINT: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}

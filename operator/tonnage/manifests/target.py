@@ -27,8 +27,7 @@ from tonnage.manifests.arguments import (
 )
 from tonnage.manifests.command import CommandError, Surroundings, engine_words
 from tonnage.manifests.drafts import with_drafts
-from tonnage.manifests.names import CONTAINER
-from tonnage.manifests.workload import Workload
+from tonnage.manifests.names import CONTAINER, Workload
 from tonnage.sizing.adapters import Adapters, adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
 from tonnage.sizing.provenance import Figure, Input, Origin, assumed_inputs, with_changed

@@ -8,8 +8,14 @@ from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed
 from measured_builders import a_posterior
 from tonnage.api.status import Reason
 from tonnage.control.input.state import Observed
-from tonnage.control.learn.believed import asked_with, belief, doubt_reasons, with_known_cache
-from tonnage.control.learn.learning import learn_from, observation
+from tonnage.control.learn.believed import (
+    asked_with,
+    belief,
+    doubt_reasons,
+    learn_from,
+    observation,
+    with_known_cache,
+)
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
 from tonnage.estimate.calibration_file import LoadTest, ReportedCache, key_of
 from tonnage.estimate.learner import (

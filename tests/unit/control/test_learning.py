@@ -18,7 +18,7 @@ from fleet_builders import (
 )
 from measured_builders import an_engine
 from tonnage.control.input.memory import ReportMemory
-from tonnage.control.learn.learning import learn_from, observation, own_kv_tokens
+from tonnage.control.learn.believed import learn_from, observation, own_kv_tokens
 from tonnage.control.measure.causes import utilization
 from tonnage.control.measure.traffic import observe_engines, reported_kv_tokens
 from tonnage.estimate import planning_constants

@@ -18,7 +18,7 @@ from tonnage.control.tick import settled_in, tick
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.forecasters import BIN_S
-from tonnage.estimate.kept_record import KeptRecord, Score
+from tonnage.estimate.headroom import KeptRecord, Score
 from tonnage.estimate.past import Past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.settings import Settings

@@ -19,7 +19,7 @@ from fleet_builders import (
 from tonnage.control.decide.budget import growth_gpus
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.learn.learning import observation
+from tonnage.control.learn.believed import observation
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
 from tonnage.control.size.question import as_it_runs

@@ -19,7 +19,7 @@ from measured_builders import steady_lengths, with_figures
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.input.finding import bug_message, fault_id
 from tonnage.control.input.memory import Memory
-from tonnage.control.learn.learning import observation
+from tonnage.control.learn.believed import observation
 from tonnage.control.tick import assess_fleet, tick
 from tonnage.estimate.calibration import Calibrations
 

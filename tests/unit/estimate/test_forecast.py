@@ -20,8 +20,7 @@ from tonnage.estimate.forecast import (
     without_chance,
 )
 from tonnage.estimate.forecasters import BIN_S, DAY_S, LAST, RISE, WEEK_S
-from tonnage.estimate.headroom import FIRST, add_forecast_error, headroom
-from tonnage.estimate.kept_record import KeptRecord, Score
+from tonnage.estimate.headroom import FIRST, KeptRecord, Score, add_forecast_error, headroom
 
 START_S = 2000 * WEEK_S
 LEAD_S = 300.0

@@ -7,7 +7,7 @@ import pytest
 from measured_builders import a_posterior
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
-from tonnage.estimate.kept_record import KeptRecord, Score
+from tonnage.estimate.headroom import KeptRecord, Score
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.estimate.stored import MAX_BYTES, dump, fitting, has_moved
 from tonnage.units import KIB, MIB

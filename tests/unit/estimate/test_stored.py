@@ -12,8 +12,7 @@ from measured_builders import a_posterior
 from strategies import numbers
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
-from tonnage.estimate.headroom import FIRST, NOTHING_HELD
-from tonnage.estimate.kept_record import KeptRecord, Score
+from tonnage.estimate.headroom import FIRST, NOTHING_HELD, KeptRecord, Score
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.estimate.stored import CorruptedStateError, NewerStateError, dump, load
 

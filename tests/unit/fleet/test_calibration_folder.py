@@ -7,7 +7,7 @@ import pytest
 
 from calibration_builders import KEY, a_file
 from tonnage.estimate.calibration_file import dump, load_test_of
-from tonnage.fleet.calibration_folder import MAX_BYTES, read_calibrations
+from tonnage.fleet.settings_file import MAX_BYTES, read_calibrations
 
 OTHER = KEY.model_copy(update={"gpu": "H100"})
 

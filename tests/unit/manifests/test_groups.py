@@ -8,14 +8,14 @@ import yaml
 from fleet_builders import R1, SITE, a_model, a_model_over_nodes, a_sizing
 from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import NotServableError, deployment, pod_monitor, service
-from tonnage.manifests.protection import protections
-from tonnage.manifests.workload import (
+from tonnage.manifests.names import (
     GROUPS,
     INDEX_LABEL,
     TOPOLOGY_ANNOTATION,
     num_nodes_in,
     template_in,
 )
+from tonnage.manifests.protection import protections
 from tonnage.sizing.split import Parallelism
 
 DRAIN_S = 240

@@ -6,7 +6,7 @@ import kubernetes_validate
 import pytest
 
 from fleet_builders import SITE, a_model
-from tonnage.api.protection import DisruptionBudget
+from tonnage.api.pods import DisruptionBudget
 from tonnage.manifests.children import pod_monitor, site_of
 from tonnage.manifests.names import labels, selector
 from tonnage.manifests.protection import evictable_from, protections

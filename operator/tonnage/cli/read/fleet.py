@@ -29,10 +29,9 @@ from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.views import workload_view
 from tonnage.manifests.arguments import engine_flags
 from tonnage.manifests.children import flags_from_annotation
-from tonnage.manifests.names import API_VERSION
+from tonnage.manifests.names import API_VERSION, NAME_LABEL, WORKLOADS
 from tonnage.manifests.scheduling import PRODUCT_LABEL
 from tonnage.manifests.target import TargetEngine, engine_of
-from tonnage.manifests.workload import NAME_LABEL, WORKLOADS
 from tonnage.sizing.request import Flags
 from tonnage.units import engine_integer
 

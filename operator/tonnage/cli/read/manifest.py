@@ -13,7 +13,7 @@ from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_d
 from tonnage.cli.console import ManifestError, raise_all, remark
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.strict_yaml import AmbiguousScalar, read_documents
-from tonnage.manifests.workload import WORKLOADS
+from tonnage.manifests.names import WORKLOADS
 from tonnage.sizing.provenance import Figure
 from tonnage.units import MIB
 

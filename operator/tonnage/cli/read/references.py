@@ -15,8 +15,8 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.console import Failure, ManifestError, failing, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests, parse, read_text
 from tonnage.cli.read.nested import block
+from tonnage.manifests.names import WORKLOADS
 from tonnage.manifests.target import TargetEngine, target_engine
-from tonnage.manifests.workload import WORKLOADS
 
 CONFIG_NAME: Final = "config.json"
 

@@ -19,8 +19,7 @@ from tonnage.cluster.kube import (
 from tonnage.cluster.kube import Resource as Kind
 from tonnage.cluster.lease import NAME as LEASE
 from tonnage.fleet.calibration import NAME as CALIBRATION
-from tonnage.manifests.names import MANAGED_LABEL
-from tonnage.manifests.workload import NAME_LABEL
+from tonnage.manifests.names import MANAGED_LABEL, NAME_LABEL
 from tonnage.units import MIB
 
 OPERATOR: Final = "app.kubernetes.io/name=tonnage"

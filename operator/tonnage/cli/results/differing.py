@@ -27,7 +27,7 @@ from tonnage.manifests.children import (
     replaces_pods,
     spec_digest,
 )
-from tonnage.manifests.workload import WORKLOADS, template_in
+from tonnage.manifests.names import WORKLOADS, template_in
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
 
 SCRAPE_ANNOTATION: Final = "prometheus.io/scrape"

@@ -16,9 +16,8 @@ from tonnage.manifests.children import (
     service,
 )
 from tonnage.manifests.drain import drain_time_s, longest_answer
-from tonnage.manifests.names import Manifest
+from tonnage.manifests.names import WORKLOADS, Manifest, num_nodes_in, template_in
 from tonnage.manifests.protection import protections
-from tonnage.manifests.workload import WORKLOADS, num_nodes_in, template_in
 from tonnage.sizing.expected import FCFS, with_queue
 from tonnage.units import count_of
 

@@ -23,8 +23,7 @@ from tonnage.manifests.drain import (
     drain_time_s,
     longest_answer,
 )
-from tonnage.manifests.names import Manifest
-from tonnage.manifests.workload import GROUPS, template_in
+from tonnage.manifests.names import GROUPS, Manifest, template_in
 from tonnage.sizing.expected import with_queue
 from tonnage.units import count_of, format_s
 

@@ -36,8 +36,7 @@ from tonnage.manifests.children import (
     running_model,
     spec_digest,
 )
-from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest
-from tonnage.manifests.workload import template_in
+from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest, template_in
 from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.search import size

@@ -22,10 +22,9 @@ from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import has_recorded_cache
-from tonnage.manifests.names import Manifest
+from tonnage.manifests.names import DEPLOYMENT, WORKLOADS, Manifest, Workload
 from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.target import UNREAD, TargetEngine
-from tonnage.manifests.workload import DEPLOYMENT, WORKLOADS, Workload
 from tonnage.policy.need import Capacity
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings

@@ -13,7 +13,7 @@ from statistics import median
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import DemandMemory, GoodputMemory, TrafficMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed, settled_pods
-from tonnage.control.learn.learning import is_settled, own_kv_tokens
+from tonnage.control.learn.believed import is_settled, own_kv_tokens
 from tonnage.control.measure.attained import ledger_after
 from tonnage.estimate.attainment import (
     OVERLOAD,

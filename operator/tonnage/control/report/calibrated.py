@@ -12,8 +12,7 @@ from tonnage.control.input.finding import Finding, is_false, said_before
 from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.times import rfc3339
-from tonnage.control.learn.believed import beliefs
-from tonnage.control.learn.learning import estimated_kv_tokens
+from tonnage.control.learn.believed import beliefs, estimated_kv_tokens
 from tonnage.control.measure.causes import SLOW_POD, slowest
 from tonnage.estimate.calibration import memory_key, speed_key
 from tonnage.estimate.learner import BAND, constants_of, deviation_of_step, slow_end

@@ -27,7 +27,7 @@ from tonnage.control.input.state import (
 )
 from tonnage.control.input.times import rfc3339
 from tonnage.control.input.writers import SOMEBODY
-from tonnage.control.learn.learning import (
+from tonnage.control.learn.believed import (
     believable_range,
     estimated_kv_tokens,
     fits_memory,
@@ -46,8 +46,8 @@ from tonnage.control.size.chosen import FLAGS_UNKNOWN
 from tonnage.control.size.question import is_spec_ahead
 from tonnage.estimate.metrics import QUERIES
 from tonnage.manifests.changes import Change
+from tonnage.manifests.names import DEPLOYMENT
 from tonnage.manifests.protection import DISRUPTION_BUDGET
-from tonnage.manifests.workload import DEPLOYMENT
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, count_of

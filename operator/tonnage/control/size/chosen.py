@@ -23,8 +23,8 @@ from tonnage.manifests.children import (
     replaces_pods,
     spec_digest,
 )
+from tonnage.manifests.names import DEPLOYMENT
 from tonnage.manifests.target import RefusedError
-from tonnage.manifests.workload import DEPLOYMENT
 from tonnage.sizing.errors import (
     SearchAbandonedError,
     SizingError,

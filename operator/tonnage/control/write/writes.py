@@ -20,9 +20,8 @@ from tonnage.control.observe.ownership import may_act, may_scale, owns_children
 from tonnage.control.report.conditions import due, edited, said_by_roles
 from tonnage.control.report.event_records import EventRecord, event_records
 from tonnage.control.report.status import Reported
-from tonnage.manifests.names import Manifest
+from tonnage.manifests.names import DEPLOYMENT, Manifest, num_nodes_in
 from tonnage.manifests.roles import RoleManifest
-from tonnage.manifests.workload import DEPLOYMENT, num_nodes_in
 
 CHILDREN_CHECK_S = 300
 NUM_CREATED = 6
