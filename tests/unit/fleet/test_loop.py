@@ -588,7 +588,7 @@ class TestHistory:
     def test_of_the_week_comes_from_prometheus_at_the_start(self):
         loop, world = self.at_rest()
         self.lived(loop, world, hours=1, load=1)
-        known = self.history(loop).rises
+        known = self.history(loop).kept.rises
         loop.end()
         restarted = self.restarted(world, Past(2 * EACH))
 
@@ -597,7 +597,7 @@ class TestHistory:
         pattern = self.history(restarted).pattern
         assert len(pattern) >= 8 * 144
         assert pattern[min(pattern)][0] == pytest.approx(2, rel=0.2)
-        assert self.history(restarted).rises == pytest.approx(known, rel=0.05)
+        assert self.history(restarted).kept.rises == pytest.approx(known, rel=0.05)
         assert restarted.past.found == {}
 
     def test_is_learned_anew_where_prometheus_has_none(self):
