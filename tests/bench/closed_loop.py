@@ -25,6 +25,8 @@ from dataclasses import asdict, dataclass, replace
 from itertools import product
 
 import click
+from replay_cases import Lengths
+from replay_cases import manifest as served_manifest
 
 from oracle import Oracle
 from slo_shares import slo_shares
@@ -124,25 +126,15 @@ def cases(*, seeds: int, **chosen: Sequence) -> Iterator[Case]:
 def manifest(case: Case, requests_per_s: float) -> dict:
     shape = SHAPES[case.shape]
     mean, p99 = shape["prompt"]
-    return {
-        "apiVersion": "tonnage.dev/v1alpha1",
-        "kind": "ModelDeployment",
-        "metadata": {"name": "served", "namespace": "serving", "uid": "uid-of-served",
-                     "generation": 1},
-        "spec": {
-            **MODELS[case.model],
-            "contextLength": 16_384,
-            "slo": {"timeToFirstToken": {QUANTILE: shape["ttft"]},
-                    "timePerOutputToken": {QUANTILE: shape["tpot"]}},
-            "demand": {
-                "requestsPerSecond": f"{requests_per_s:.4f}",
-                "promptTokens": {"mean": mean, "p99": p99},
-                "outputTokens": {"mean": shape["output"]},
-            },
-            "scaling": {"minReplicas": 1, "maxReplicas": 64},
-            "engine": {"version": "0.33"},
-        },
-    }  # fmt: skip
+    lengths = Lengths(prompt_mean=mean, prompt_p99=p99, output_mean=0, output_p99=0)
+    given = served_manifest(lengths, requests_per_s)
+    slo = {"timeToFirstToken": shape["ttft"], "timePerOutputToken": shape["tpot"]}
+    given["spec"] |= MODELS[case.model]
+    given["spec"]["contextLength"] = 16_384
+    given["spec"]["slo"] = {name: {QUANTILE: limit} for name, limit in slo.items()}
+    given["spec"]["demand"]["outputTokens"] = {"mean": shape["output"]}
+    given["spec"]["scaling"]["maxReplicas"] = 64
+    return given
 
 
 def rate_of(case: Case, mean: float) -> Rate:
@@ -153,18 +145,18 @@ def rate_of(case: Case, mean: float) -> Rate:
     )
 
 
-def simulated(case: Case, requests_per_s: float) -> Record:
-    model = parse_model_deployment(manifest(case, requests_per_s))
-    duration_s = DURATION_S[case.load]
+def simulated(
+    given: dict, rate: Rate, duration_s: float, *, seed: int = 0, **own: object
+) -> Record:
+    """Return the run of a manifest under a rate; ``own``: fields of what is served."""
+    model = parse_model_deployment(given)
     found = traffic(
-        TrafficSource(
-            rate=rate_of(case, requests_per_s), shapes=[(0.0, expected_workload(model.spec))]
-        ),
+        TrafficSource(rate=rate, shapes=[(0.0, expected_workload(model.spec))]),
         duration_s=duration_s,
         context_tokens=model.spec.context_length,
-        seed=case.seed,
+        seed=seed,
     )
-    served = ReplayedModel(model=model, traffic=found, truth=case.truth, seed=case.seed)
+    served = ReplayedModel(model=model, traffic=found, seed=seed, **own)
     settings = Settings(prometheus_url="http://prometheus.test:9090")
     return Simulation(served, settings=settings).run(duration_s)
 
@@ -175,17 +167,15 @@ def result_of(case: Case) -> Result:
     each = true_goodput(case)
     mean = 0.93 * WANTED * each
     before_s = time.perf_counter()
-    record = simulated(case, mean)
+    rate, duration_s = rate_of(case, mean), DURATION_S[case.load]
+    record = simulated(manifest(case, mean), rate, duration_s, seed=case.seed, truth=case.truth)
     loop_s = time.perf_counter() - before_s
-    duration_s = DURATION_S[case.load]
     oracle = Oracle(request=record.cluster.request, machine=record.cluster.machine)
     settled_s = 900.0
     shares, needed = [], []
     for moment in record.moments:
         if moment.at_s >= settled_s:
-            number = oracle.replicas_for(
-                rate_of(case, mean)(moment.at_s), record.served.traffic.shapes[0][1]
-            )
+            number = oracle.replicas_for(rate(moment.at_s), record.served.traffic.shapes[0][1])
             needed.append(number)
             shares.append(moment.ready / number)
     gpus = record.cluster.machine.num_gpus
@@ -247,16 +237,9 @@ def llmd_row(tokens: tuple[int, int], gpus: int, queue: str, requests_per_s: flo
         "scaling": {"minReplicas": 1, "maxReplicas": 10},
         "demand": demand,
     }
-    model = parse_model_deployment(given)
-    found = traffic(
-        TrafficSource(rate=constant_rate(20.0), shapes=[(0.0, expected_workload(model.spec))]),
-        duration_s=LLMD_S,
-        context_tokens=model.spec.context_length,
-    )
-    served = ReplayedModel(model=model, traffic=found, start=StartupTime(mean_s=114))
-    settings = Settings(prometheus_url="http://prometheus.test:9090")
-    record = Simulation(served, settings=settings).run(LLMD_S)
-    limits = LatencyLimits.of(slo_of(model.spec))
+    start = StartupTime(mean_s=114)
+    record = simulated(given, constant_rate(20.0), LLMD_S, start=start)
+    found, limits = record.served.traffic, LatencyLimits.of(slo_of(record.served.model.spec))
     figures = run_figures(record, found, fates(record, found, limits))
     ttft_s, replicas = LLMD[tokens]
     told = f"{requests_per_s:g} requests/s" if requests_per_s else "nothing"

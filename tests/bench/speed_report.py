@@ -1,25 +1,202 @@
 """The errors of predicted serving speeds against measured ones, as a page that can be read."""
 
+import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import mean, median, quantiles
 from typing import Any
 
 import numpy as np
 import yaml
-from fit_speed import PRIOR_WEIGHT, fit, fit_with_client, read_samples
-from speed_cases import FIRST_TOKENS, STEPS, case_of, predicted, with_speed
+from fit_speed import PRIOR_WEIGHT, fit, fit_with_client, predicted_s, read_samples
+from speed_cases import FIRST_TOKENS, STEPS, Case, case_of, predicted, with_speed
 from speed_formula import Sample, columns_of, formula
-from speed_left_out import left_out
 from speed_priors import PRIORS
-from speed_ranges import FEW_MODELS, KINDS, class_lines, range_lines
-from speed_row import Row, number
+from speed_row import BEFORE_2025, Row, era_name, number
 
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.kernels import scaling_of
+from tonnage.catalog.shape import StateAttention
+from tonnage.units import MS_PER_S
+
+Found = Mapping[str, object]
+Errors = Mapping[str, float]
+OUTSIDE = 0.2
+"""Of measured values that a range of eight in ten leaves outside."""
+FEW_MODELS = 5
+"""Of a class: with fewer its share says little of other models."""
+KINDS = {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "static batch": frozenset({"batch_e2e_ms"})}
+
+
+def widths_of(found: Sequence[Found]) -> dict[str, float]:
+    """Return high over predicted by row: what is predicted over low is the same."""
+    return {
+        str(each["id"]): float(str(each["high"])) / float(str(each["predicted"]))
+        for each in found
+        if not each["refused"]
+    }
+
+
+def interval_score(error: float, width: float) -> float:
+    """Return the score of a range, lower is better, in logarithms.
+
+    Its width, and ``2 / 0.2`` times the distance of a measured value outside (Gneiting and Raftery
+    2007, section 6.2).
+
+    >>> round(interval_score(0.0, math.e), 3), round(interval_score(math.e**2 - 1, math.e), 3)
+    (2.0, 12.0)
+    """
+    half = math.log(width)
+    outside = max(0.0, abs(math.log1p(error)) - half)
+    return 2 * half + 2 / OUTSIDE * outside
+
+
+def range_lines(
+    rows: Sequence[Row], found: Sequence[Found], errors_by_fit: Mapping[str, Errors]
+) -> list[str]:
+    """Say of each fit how its predictions lie in the ranges that are stated around them.
+
+    A second share counts each pair of a model and a board once: rows of few pairs are most.
+    """
+    widths = widths_of(found)
+    lines = [
+        "| eight in ten values in the range | rows | held | pairs | held | high / low, median "
+        "| interval score |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, metrics in KINDS.items():
+        judged = [
+            row
+            for row in rows
+            if row["engine"] == "vllm" and row["metric"] in metrics and row["id"] in widths
+        ]
+        for fitted, errors in errors_by_fit.items():
+            held: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
+            for row in judged:
+                is_held = abs(math.log1p(errors[row["id"]])) <= math.log(widths[row["id"]])
+                held[row["model"], row["gpu"]].append(is_held)
+            names = [row["id"] for row in judged]
+            score = mean(interval_score(errors[name], widths[name]) for name in names)
+            width = median(widths[name] ** 2 for name in names)
+            share = mean(each for pair in held.values() for each in pair)
+            by_pair = mean(mean(pair) for pair in held.values())
+            lines.append(
+                f"| {title}, {fitted} | {len(names)} | {share:.0%} | {len(held)} | {by_pair:.0%} "
+                f"| {width:.2f} | {score:.2f} |"
+            )
+    return lines
+
+
+def class_of(case: Case) -> str:
+    """Name what decides which kernels a row ran: kind of model, format on its board, and memory."""
+    shape, weights = case.shape, case.shape.weight_format
+    states = [isinstance(each, StateAttention) for _, each in shape.attentions()]
+    layers = "hybrid" if any(states) else "experts" if shape.has_experts else "dense"
+    kernels = "native" if weights.compute in case.gpu.peak_flop_per_s else "unpacked"
+    return f"{layers}, {kernels}, {case.gpu.memory_kind.upper()}"
+
+
+def class_lines(cases: Sequence[Case], found: Sequence[Found], errors: Errors) -> list[str]:
+    """Say by class how rows whose model the fit had not seen lie in their ranges."""
+    widths = widths_of(found)
+    lines = [
+        "| by class, model left out | models | rows | held | pairs | held | range that eight in "
+        "ten pairs need |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for title, metrics in KINDS.items():
+        classes: defaultdict[str, defaultdict[tuple[str, str], list[Case]]]
+        classes = defaultdict(lambda: defaultdict(list))
+        for case in cases:
+            if case.metric in metrics and case.row["id"] in errors:
+                classes[class_of(case)][case.row["model"], case.row["gpu"]].append(case)
+        for name, pairs in sorted(classes.items()):
+            held = [
+                [_distance(case, errors) <= math.log(widths[case.row["id"]]) for case in each]
+                for each in pairs.values()
+            ]
+            num_models = len({model for model, _ in pairs})
+            few = " (few)" if num_models < FEW_MODELS else ""
+            needed = math.expm1(
+                _needed([[_distance(c, errors) for c in e] for e in pairs.values()])
+            )
+            lines.append(
+                f"| {title}, {name} | {num_models}{few} | {sum(map(len, held))} "
+                f"| {mean(each for pair in held for each in pair):.0%} | {len(held)} "
+                f"| {mean(map(mean, held)):.0%} | {needed:.0%} |"
+            )
+    return lines
+
+
+def _distance(case: Case, errors: Errors) -> float:
+    return abs(math.log1p(errors[case.row["id"]]))
+
+
+def _needed(pairs: Sequence[Sequence[float]]) -> float:
+    """Return the distance that eight in ten keep where each pair counts once."""
+    weighed = sorted((each, 1 / len(pair)) for pair in pairs for each in pair)
+    left = (1 - OUTSIDE) * len(pairs)
+    for each, weight in weighed:
+        left -= weight
+        if left <= 0:
+            return each
+    return weighed[-1][0]
+
+
+JUDGED = STEPS | FIRST_TOKENS | {"batch_e2e_ms"}
+
+
+def source_of(row: Row) -> str:
+    """Name a source without the file in it."""
+    return row["source"].partition(":")[0]
+
+
+def time_of(row: Row) -> str:
+    """Name the month of a measurement, or the year where no more is told."""
+    if era_name(row) in BEFORE_2025:
+        return era_name(row)
+    told = re.findall(r"20\d\d-\d\d", f"{row['engine_version']} {row['note']}")
+    return told[-1] if told else "unknown"
+
+
+KEYS: Mapping[str, Callable[[Case], str]] = {
+    "model": lambda case: case.row["model"],
+    "format": lambda case: scaling_of(case.shape.weight_format),
+    "GPU": lambda case: case.row["gpu"],
+    "source": lambda case: source_of(case.row),
+    "time": lambda case: time_of(case.row),
+}
+
+
+def left_out(
+    rows: Sequence[Row], samples: Sequence[Sample], models: Mapping[str, Any]
+) -> dict[str, Errors]:
+    """Return the errors of each row with all that share its model, format ... left out.
+
+    ``samples``: with what simulated clients make of the constants of all rows.
+    """
+    judged = [case_of(row, models) for row in rows if row["metric"] in JUDGED]
+    return {name: held_out(judged, samples, key) for name, key in KEYS.items()}
+
+
+def held_out(
+    judged: Sequence[Case], samples: Sequence[Sample], key: Callable[[Case], str]
+) -> dict[str, float]:
+    """Return the errors of each group by a fit on the samples of the others."""
+    errors: dict[str, float] = {}
+    for held in sorted({key(case) for case in judged}):
+        values = fit([each for each in samples if key(each.case) != held])
+        for case in judged:
+            if key(case) == held:
+                ms = predicted_s(case, values) * MS_PER_S
+                errors[case.row["id"]] = ms / float(case.row["value"]) - 1
+    return errors
+
 
 STEP = 1e-4
 NOISE = 0.08
@@ -59,8 +236,6 @@ def doubt_lines(samples: Sequence[Sample]) -> Iterator[str]:
     yield f"Left where their priors put them, since rows say little about them: {', '.join(kept)}."
 
 
-Found = Mapping[str, object]
-Errors = Mapping[str, float]
 NAIVE = SpeedConstants(
     bandwidth_efficiency=0.8,
     compute_efficiency=0.5,
@@ -105,7 +280,7 @@ def report(data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found
                 "By model": lambda row: f"{_short(row['model'])} {row['weight_quant']}",
                 "By GPU": lambda row: row["gpu"],
                 "By engine": lambda row: f"vLLM {row['engine_version'].split(' ')[0] or 'unknown'}",
-                "By source": lambda row: row["source"].partition(":")[0],
+                "By source": source_of,
                 "By batch": lambda row: _bucket(number(row["concurrency_or_batch"])),
                 "By context": lambda row: _bucket(number(row["context_tokens"])),
             }.items()
@@ -151,11 +326,13 @@ def spread(errors: Iterable[float]) -> str:
     return f"{len(known)} | {median(size):.1%} | {ninth:.1%} | {median(known):+.1%}"
 
 
-def _of(rows: Iterable[Row], errors: Errors, metrics: frozenset[str]) -> list[float]:
+def _of(
+    rows: Iterable[Row], errors: Errors, metrics: frozenset[str], engine: str = "vllm"
+) -> list[float]:
     return [
         errors[row["id"]]
         for row in rows
-        if row["engine"] == "vllm" and row["metric"] in metrics and row["id"] in errors
+        if row["engine"] == engine and row["metric"] in metrics and row["id"] in errors
     ]
 
 
@@ -171,7 +348,7 @@ def _head(
         "# Serving speed: predicted against measured",
         "",
         "Relative errors on rows of vLLM. Positive: predicted too slow, or too many tokens/s.",
-        "Written by `tests/bench/accuracy.py --data ROWS.csv --configs MODELS.yaml`.",
+        "Written by `tests/bench/speed.py --data ROWS.csv --configs MODELS.yaml --report PAGE`.",
         "",
         _made_of(rows),
         "So the first two columns count each model once: the median of the medians",
@@ -179,18 +356,14 @@ def _head(
         "",
         HEADER.replace("| |", "| | models, median | worst |", 1) + "---|---|",
     ]
+    fits = {**{f"{name} left out": each for name, each in left_out.items()}, "in-sample": own}
     for title, metrics in KINDS.items():
-        fits = {**{f"{name} left out": each for name, each in left_out.items()}, "in-sample": own}
         for name, errors in {**fits, "naive roofline": naive}.items():
             of_all = spread(_of(rows, errors, metrics))
             lines.append(f"| {title}, {name} | {_by_model(rows, errors, metrics)} | {of_all} |")
     refused = sum(1 for each in found if each["refused"])
-    lines += ["", *range_lines(rows, found, {**_named(left_out), "in-sample": own})]
+    lines += ["", *range_lines(rows, found, fits)]
     return "\n".join([*lines, "", f"{refused} of {len(rows)} rows are refused."])
-
-
-def _named(left_out: Mapping[str, Errors]) -> dict[str, Errors]:
-    return {f"{name} left out": errors for name, errors in left_out.items()}
 
 
 def _made_of(rows: Sequence[Row]) -> str:
@@ -243,12 +416,7 @@ def _engines(rows: Sequence[Row], own: Errors) -> str:
     lines.append(HEADER)
     for engine in sorted({row["engine"] for row in rows} - {"vllm"}):
         for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():
-            errors = [
-                own[row["id"]]
-                for row in rows
-                if row["engine"] == engine and row["metric"] in metrics and row["id"] in own
-            ]
-            lines.append(f"| {engine} {title} | {spread(errors)} |")
+            lines.append(f"| {engine} {title} | {spread(_of(rows, own, metrics, engine))} |")
     return "\n".join(lines)
 
 

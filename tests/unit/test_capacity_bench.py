@@ -6,9 +6,8 @@ from statistics import median
 
 import numpy as np
 import pytest
-from capacity import predicted, truth_of
+from capacity import predicted, true_goodput, truth_of
 from capacity_grid import BURSTS, DATA_PARALLEL, FEW, OVERFLOW, SPECULATION, cases
-from capacity_truth import true_goodput
 from fleet import Fleet, Load, Traffic
 
 from reference_engine import EngineLimits

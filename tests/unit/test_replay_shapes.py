@@ -1,7 +1,7 @@
 """The shapes that only the replay benchmark has."""
 
 import pytest
-from replay_shapes import ALL_SHAPES, SWAPS, llmd
+from replay_cases import ALL_SHAPES, SWAPS, llmd
 
 from tonnage.replay.traffic import MeanTraffic
 from tonnage.sizing.workload import Lengths, Workload

@@ -9,12 +9,11 @@ from statistics import median
 import numpy as np
 import pytest
 import yaml
-from fit_speed import with_client
+from fit_speed import table_of, with_client
 from speed import answer
 from speed_cases import case_of, kv_dtype_of, predicted, shape_of, split_of, with_constants
-from speed_files import table_of
 from speed_formula import columns_of, formula, sample_of
-from speed_ranges import class_lines
+from speed_report import class_lines
 from speed_row import NOW, REQUIRED, check_columns, keeps_experts_whole, number, requests_of
 
 import tonnage.catalog.models
