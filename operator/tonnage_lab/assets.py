@@ -33,7 +33,7 @@ from typing import Final
 
 import click
 
-from tonnage_lab import debian, download, toolchain
+from tonnage_lab import download, toolchain
 from tonnage_lab.download import Archive
 from tonnage_lab.processes import LabError, run
 from tonnage_lab.progress import Step, silent
@@ -330,7 +330,7 @@ def _from_debian(tool: Tool, where: AssetPaths, step: Step) -> bool:
     program = folder / "usr/bin" / tool.name
     try:
         with step(f"fetching Debian's {tool.name}"):
-            debian.unpack(tool.debian_package, folder)
+            download.unpack(tool.debian_package, folder)
             run([program, "--version"])
     except LabError:
         return False  # the build is the way for everybody else

@@ -23,11 +23,10 @@ from tonnage_lab.kubectl import is_true
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
 from tonnage_lab.load_client import LengthDistribution, RequestRecord, RequestShape, attainment
 from tonnage_lab.load_endpoints import ServiceRef
-from tonnage_lab.picture import draw
 from tonnage_lab.processes import wait_until
 from tonnage_lab.progress import Step, on_console
 from tonnage_lab.runner.__main__ import obstacle
-from tonnage_lab.sampler import Sources, Story, StorySample, ask_now, sampling
+from tonnage_lab.sampler import Sources, Story, StorySample, ask_now, draw, sampling
 from tonnage_lab.scenario import EngineKind, Example, Stage, set_up
 from tonnage_lab.site import SiteConfig
 

@@ -10,7 +10,7 @@ and is never below what a log rounds to. The rows stand beside the constants, in
 
 import csv
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low, quantiles
 from typing import Literal
@@ -94,32 +94,22 @@ def activation_samples(rows: Iterable[Row]) -> tuple[list[Sample], list[Sample]]
     return sampler, forward
 
 
-def runtime_samples(rows: Iterable[Row], accept: Callable[[Row], bool]) -> list[Sample]:
+def runtime_samples(rows: Iterable[Row], links: str) -> list[Sample]:
     return [
         Sample(era=era_of(row), value=float(row["runtime_gib"]) * GIB, row=row["id"])
         for row in rows
-        if row["runtime_gib"] and int(row["pipeline"]) == 1 and accept(row)
+        if row["runtime_gib"] and int(row["pipeline"]) == 1 and links_of(row) == links
     ]
 
 
-def is_alone(row: Row) -> bool:
-    return int(row["tensor"]) == 1
-
-
-def is_nvlink_pair(row: Row) -> bool:
-    return int(row["tensor"]) == PAIR and _has_nvlink(row)
-
-
-def is_nvlink_many(row: Row) -> bool:
-    return int(row["tensor"]) > PAIR and _has_nvlink(row)
-
-
-def is_pcie(row: Row) -> bool:
-    return not is_alone(row) and not _has_nvlink(row)
-
-
-def _has_nvlink(row: Row) -> bool:
-    return any(name in row["gpu"] for name in NVLINK_GPUS)
+def links_of(row: Row) -> str:
+    """Name how the GPUs of a row are joined, which its runtime hangs on."""
+    tensor = int(row["tensor"])
+    if tensor == 1:
+        return "alone"
+    if not any(name in row["gpu"] for name in NVLINK_GPUS):
+        return "pcie"
+    return "pair" if tensor == PAIR else "many"
 
 
 def fitted(samples: Sequence[Sample], *, least_spread: float) -> Fitted:
@@ -169,8 +159,7 @@ def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
         if row["graphs_gib"]
     ]
     alone, pair, many, pcie = (
-        runtime_samples(rows, accept)
-        for accept in (is_alone, is_nvlink_pair, is_nvlink_many, is_pcie)
+        runtime_samples(rows, links) for links in ("alone", "pair", "many", "pcie")
     )
 
     return tuple(

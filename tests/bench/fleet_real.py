@@ -16,7 +16,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -196,14 +196,14 @@ class Story:
         crowd.start(self.url)
 
         def done() -> bool:
-            made, told = self._made(began_s), self._told(began_s)
+            made, told = self._firsts(began_s)
             if len(crowd.looks) % 20 == 0:
                 self.say(f"Deployments {len(made)}, statuses {len(told)} of {self.number}")
             is_made = self.is_made or len(made) >= self.number
             return is_made and len(told) >= self.number
 
         crowd.until(done, "every Deployment and status is written", timeout_s=LONG_S)
-        made, told = self._made(began_s), self._told(began_s)
+        made, told = self._firsts(began_s)
         if made:
             self.figures["deployments"] = max(made.values()) - began_s
         asked, writes = crowd.requests(began_s), crowd.writes(began_s)
@@ -226,20 +226,11 @@ class Story:
         }
         self.say(f"herd {rounded(self.figures)}")
 
-    def _made(self, since_s: float) -> Mapping[tuple[str, str], float]:
-        """Return when each Deployment was first written, by object."""
-        return first(
-            each
-            for each in self.crowd.writes(since_s)
-            if (each.resource, each.code) == ("deployments", 201)
-        )
-
-    def _told(self, since_s: float) -> Mapping[tuple[str, str], float]:
-        return first(
-            each
-            for each in self.crowd.writes(since_s)
-            if (each.resource, each.code) == ("modeldeployments/status", 200)
-        )
+    def _firsts(self, since_s: float) -> Iterator[Mapping[tuple[str, str], float]]:
+        """Yield when each Deployment was first written, by object; then each status."""
+        writes = self.crowd.writes(since_s)
+        for kind in (("deployments", 201), ("modeldeployments/status", 200)):
+            yield first(each for each in writes if (each.resource, each.code) == kind)
 
     def settle(self) -> None:
         """Wait for all pods, and until nothing was written for a while."""

@@ -16,6 +16,7 @@ import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
@@ -192,8 +193,11 @@ class Clocked:
         show(self.loop, self.world)
         self.loop.lists.checked_at_s = self.world.now_s + 1e9  # lists are the double's, not ours
 
-    def _step(self, name: str):
-        return _Timer(self._steps_s, name)
+    @contextmanager
+    def _step(self, name: str) -> Iterator[None]:
+        began_s = time.process_time()
+        yield
+        self._steps_s[name] = time.process_time() - began_s
 
     def tick(self, changing_percent: float = 0) -> Ticked:
         """Let 15 s pass, show what the watches would, and tick."""
@@ -202,7 +206,9 @@ class Clocked:
         names = sorted(world.rates)
         for pod in self.chance.sample(names, round(len(names) * changing_percent / 100)):
             world.rates[pod] = RATE * self.chance.uniform(0.9, 1.1)
-        self._echo()
+        if world.kube.writes:  # play the watches
+            show(self.loop, world)
+            world.kube.writes.clear()
         world.lay_out(self._groups)
         before, self._steps_s = len(world.kube.writes), {}
         began_s, began_wall_s = time.process_time(), time.perf_counter()
@@ -213,23 +219,6 @@ class Clocked:
             writes=len(world.kube.writes) - before,
             steps_s=self._steps_s,
         )
-
-    def _echo(self) -> None:
-        """Play the watches after writes."""
-        if self.world.kube.writes:
-            show(self.loop, self.world)
-            self.world.kube.writes.clear()
-
-
-class _Timer:
-    def __init__(self, into: dict[str, float], name: str) -> None:
-        self._into, self._name = into, name
-
-    def __enter__(self) -> None:
-        self._began_s = time.process_time()
-
-    def __exit__(self, *_: object) -> None:
-        self._into[self._name] = time.process_time() - self._began_s
 
 
 def groups_of(pods: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:

@@ -2,7 +2,9 @@
 
 import resource
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Final
 
 import click
@@ -48,6 +50,19 @@ def write_page(page: Path, text: str) -> None:
     found = subprocess.run(asked, check=True, capture_output=True, text=True)  # noqa: S603
     commit = found.stdout.strip()
     page.write_text(f"<!-- measured at {commit}; of operator/tonnage/{{{folders}}} -->\n{text}")
+
+
+SPREAD_HEADER: Final = "| | rows | median | p90 | bias |\n|---|---|---|---|---|"
+
+
+def spread(errors: Iterable[float | None]) -> str:
+    """Return number, median and 90th percentile of the size, and median error, as table cells."""
+    known = [error for error in errors if error is not None]
+    if not known:
+        return "0 | - | - | -"
+    size = [abs(error) for error in known]
+    ninth = quantiles(size, n=10, method="inclusive")[-1] if len(size) > 1 else size[0]
+    return f"{len(known)} | {median(size):.1%} | {ninth:.1%} | {median(known):+.1%}"
 
 
 TRACES: Final = click.option(

@@ -3,12 +3,13 @@
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 from fit_memory import fit, read_rows
+from measured import SPREAD_HEADER, spread
 from memory_cases import case_of, version_of
 
 from tonnage.catalog.engine_memory import memory_constants
@@ -107,19 +108,6 @@ def within_range(rows: Sequence[Row], found: Sequence[Found]) -> tuple[int, int]
     return sum(judged), len(judged)
 
 
-def spread(errors: Iterable[float | None]) -> str:
-    """Return median and 90th percentile of the size, and the median error, as table cells."""
-    known = [error for error in errors if error is not None]
-    if not known:
-        return "0 | - | - | -"
-    size = [abs(error) for error in known]
-    ninth = quantiles(size, n=10, method="inclusive")[-1] if len(size) > 1 else size[0]
-    return f"{len(known)} | {median(size):.1%} | {ninth:.1%} | {median(known):+.1%}"
-
-
-_HEADER = "| | rows | median | p90 | bias |\n|---|---|---|---|---|"
-
-
 def _head(
     rows: Sequence[Row],
     found: Sequence[Found],
@@ -135,7 +123,7 @@ def _head(
         "",
         "Errors of concurrency at the longest length, else of tokens. Positive: too much.",
         "",
-        _HEADER,
+        SPREAD_HEADER,
         f"| all rows | {spread(errors.values())} |",
         f"| source of the row left out of the fit | {spread(left_out.values())} |",
         f"| versions that the operator runs (0.{OLDEST} on) | "
@@ -187,7 +175,7 @@ def _table(
     for row in rows:
         groups[key(row)].append(errors[row["id"]])
     lines = [f"| {name} | {spread(members)} |" for name, members in sorted(groups.items())]
-    return "\n".join([f"## {title}", "", _HEADER, *lines])
+    return "\n".join([f"## {title}", "", SPREAD_HEADER, *lines])
 
 
 def _components(rows: Sequence[Row], configs: Mapping[str, Any]) -> str:

@@ -22,8 +22,8 @@ from tonnage.engine.chance import Chance
 from tonnage.replay.cluster import FirstPlan, StartupTime
 from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload, first_plan
 from tonnage.replay.traces import Trace, drawn_from, duration_of, read_trace, window_of
-from tonnage.replay.traffic import SHAPES, MeanTraffic, Shape, Traffic, arrivals, constant_rate
-from tonnage.sizing.workload import NORMAL
+from tonnage.replay.traffic import SHAPES, Shape, Traffic, arrivals, constant_rate
+from tonnage.sizing.workload import NORMAL, Workload
 from tonnage.units import THOUSAND, seconds
 
 LLMD_STAGES: Final = (
@@ -100,17 +100,15 @@ def _clip(lengths: tuple[int, int, int], shares: Sequence[float]) -> "array[int]
     return array("q", (min(most, max(least, round(mean + deviation * z))) for z in normals))
 
 
-def _llmd(asked: MeanTraffic) -> Traffic:
-    return drawn_from(
-        llmd(asked.seed, factor=asked.times),
-        duration_s=sum(stage_s for _, stage_s in LLMD_STAGES),
-        context_tokens=asked.context_tokens,
-    )
+def _llmd(_: Workload, times: float, *, context_tokens: int, seed: int = 0) -> Traffic:
+    duration_s = sum(stage_s for _, stage_s in LLMD_STAGES)
+    trace = llmd(seed, factor=times)
+    return drawn_from(trace, duration_s=duration_s, context_tokens=context_tokens)
 
 
-def _swap(found: Swap, asked: MeanTraffic) -> Traffic:
-    rate = constant_rate(asked.times * found.requests_per_s)
-    chance = Chance(FIRST_SEED + 2 * asked.seed)
+def _swap(found: Swap, _: Workload, times: float, *, context_tokens: int, seed: int = 0) -> Traffic:
+    rate = constant_rate(times * found.requests_per_s)
+    chance = Chance(FIRST_SEED + 2 * seed)
     arrival_s = array("d", arrivals(rate, found.duration_s, 1.0, chance))
     stages = found.stages
     rows = [stages[int(at_s / found.stage_s)] for at_s in arrival_s]
@@ -119,15 +117,15 @@ def _swap(found: Swap, asked: MeanTraffic) -> Traffic:
         prompt_tokens=array("q", (prompt for prompt, _ in rows)),
         output_tokens=array("q", (output for _, output in rows)),
     )
-    return drawn_from(trace, duration_s=found.duration_s, context_tokens=asked.context_tokens)
+    return drawn_from(trace, duration_s=found.duration_s, context_tokens=context_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnRate:
-    """A shape that brings a rate of its own."""
+    """A shape that brings a rate of its own, of which so many times are asked for."""
 
     summary: str
-    draw: Callable[[MeanTraffic], Traffic]
+    draw: Callable[..., Traffic]
 
 
 ALL_SHAPES: Final[Mapping[str, Shape | OwnRate]] = {
@@ -322,16 +320,12 @@ def scenario(
 def _of_shape(case: Case) -> tuple[SyntheticWorkload, Lengths, float]:
     if found := SWAPS.get(case.name):
         rate = case.times * found.requests_per_s
-        requests = SyntheticWorkload(
-            shape=ALL_SHAPES[case.name], requests_per_s=1.0, times=case.times
-        )
+        requests = SyntheticWorkload(shape=ALL_SHAPES[case.name], requests_per_s=case.times)
         return requests, _of_swap(found), rate
     if case.name != "llmd":
-        rate = RATES[case.name]
-        requests = SyntheticWorkload(
-            shape=ALL_SHAPES[case.name], requests_per_s=rate, times=case.times
-        )
-        return requests, CHAT, rate * case.times
+        rate = case.times * RATES[case.name]
+        requests = SyntheticWorkload(shape=ALL_SHAPES[case.name], requests_per_s=rate)
+        return requests, CHAT, rate
     (_, *prompt), (_, *output) = LLMD_PROMPT, LLMD_OUTPUT
     lengths = Lengths(
         prompt_mean=sum(prompt) / 2,
@@ -341,11 +335,8 @@ def _of_shape(case: Case) -> tuple[SyntheticWorkload, Lengths, float]:
     )
     number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
     mean = case.times * number / sum(stage_s for _, stage_s in LLMD_STAGES)
-    return (
-        SyntheticWorkload(shape=ALL_SHAPES["llmd"], requests_per_s=1.0, times=case.times),
-        lengths,
-        mean,
-    )
+    requests = SyntheticWorkload(shape=ALL_SHAPES["llmd"], requests_per_s=case.times)
+    return requests, lengths, mean
 
 
 def _of_swap(found: Swap) -> Lengths:

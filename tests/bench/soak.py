@@ -11,6 +11,7 @@ the API server in it, of which there are ever as many.
 import contextlib
 import gc
 import logging
+import math
 import threading
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import _lru_cache_wrapper
 from pathlib import Path
+from statistics import linear_regression
 
 import click
 from measured import rss_mib, write_page
@@ -67,28 +69,22 @@ class Hour:
 
 
 class Waited(threading.Event):
-    """An event for which one waits in simulated time."""
+    """An event for which one waits in simulated time; it is set when a time has come, too."""
 
-    def __init__(self, go_on: Callable[[], None], now: Callable[[], float]) -> None:
+    def __init__(
+        self, go_on: Callable[[], None], now: Callable[[], float], end_s: float = math.inf
+    ) -> None:
         super().__init__()
-        self._go_on, self._now = go_on, now
+        self._go_on, self._now, self._end_s = go_on, now, end_s
+
+    def is_set(self) -> bool:
+        return super().is_set() or self._now() >= self._end_s
 
     def wait(self, timeout: float | None = None) -> bool:
         until_s = self._now() + (timeout or 0)
         while not self.is_set() and self._now() < until_s:
             self._go_on()
         return self.is_set()
-
-
-class Over(Waited):
-    """Set when a time has come."""
-
-    def __init__(self, go_on: Callable[[], None], now: Callable[[], float], end_s: float) -> None:
-        super().__init__(go_on, now)
-        self._end_s = end_s
-
-    def is_set(self) -> bool:
-        return self._now() >= self._end_s
 
 
 @dataclass(kw_only=True)
@@ -136,8 +132,8 @@ class Soak:
 
     def run(self) -> Sequence[Hour]:
         end_s = self.world.now_s + self.hours * HOUR_S
-        stop = Over(self._go_on, self._now, end_s)
         self._lead()
+        stop = Waited(self._go_on, self._now, end_s)
         keep_deciding(self.loop, self.leaderships[0], self.heartbeat, stop)
         return self.found
 
@@ -213,10 +209,8 @@ def slope(found: Sequence[Hour]) -> float:
     >>> slope([Row(number=n, rss_mib=100 + 2 * n) for n in (2, 3, 4, 5)])
     2.0
     """
-    mean_hour = sum(each.number for each in found) / len(found)
-    mean_mib = sum(each.rss_mib for each in found) / len(found)
-    spread = sum((each.number - mean_hour) ** 2 for each in found)
-    return sum((each.number - mean_hour) * (each.rss_mib - mean_mib) for each in found) / spread
+    hours, mib = ([each.number for each in found], [each.rss_mib for each in found])
+    return linear_regression(hours, mib).slope
 
 
 HEAD = """# A day of simulated time

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from statistics import mean, median, quantiles
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
 import yaml
 from fit_speed import PRIOR_WEIGHT, fit, fit_with_client, predicted_s, read_samples
+from measured import SPREAD_HEADER, spread
 from speed_cases import FIRST_TOKENS, STEPS, Case, case_of, predicted, with_speed
 from speed_formula import Sample, columns_of, formula
 from speed_priors import PRIORS
@@ -248,7 +249,6 @@ NAIVE = SpeedConstants(
     prefill_exposed_fraction=0,
 )
 """80 % of bandwidth, 50 % of peak, and nothing else takes time."""
-HEADER = "| | rows | median | p90 | bias |\n|---|---|---|---|---|"
 MIN_GROUP = 4
 
 
@@ -316,16 +316,6 @@ def naive_values(rows: Iterable[Row], models: Mapping[str, Any]) -> dict[str, ob
     return values
 
 
-def spread(errors: Iterable[float]) -> str:
-    """Return number, median and 90th percentile of the size, and median error, as table cells."""
-    known = list(errors)
-    if not known:
-        return "0 | - | - | -"
-    size = [abs(error) for error in known]
-    ninth = quantiles(size, n=10, method="inclusive")[-1] if len(size) > 1 else size[0]
-    return f"{len(known)} | {median(size):.1%} | {ninth:.1%} | {median(known):+.1%}"
-
-
 def _of(
     rows: Iterable[Row], errors: Errors, metrics: frozenset[str], engine: str = "vllm"
 ) -> list[float]:
@@ -354,7 +344,7 @@ def _head(
         "So the first two columns count each model once: the median of the medians",
         f"of models with {MIN_GROUP} rows or more, and the worst of them.",
         "",
-        HEADER.replace("| |", "| | models, median | worst |", 1) + "---|---|",
+        SPREAD_HEADER.replace("| |", "| | models, median | worst |", 1) + "---|---|",
     ]
     fits = {**{f"{name} left out": each for name, each in left_out.items()}, "in-sample": own}
     for title, metrics in KINDS.items():
@@ -413,7 +403,7 @@ def _groups(
 
 def _engines(rows: Sequence[Row], own: Errors) -> str:
     lines = ["## Other engines", "", "The formula of vLLM, and up to four figures for each.", ""]
-    lines.append(HEADER)
+    lines.append(SPREAD_HEADER)
     for engine in sorted({row["engine"] for row in rows} - {"vllm"}):
         for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():
             lines.append(f"| {engine} {title} | {spread(_of(rows, own, metrics, engine))} |")

@@ -16,12 +16,10 @@ import asyncio
 import json
 import os
 import signal
-import socket
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -31,7 +29,6 @@ from typing import Any
 
 import aiohttp
 import click
-import requests
 import yaml
 
 from tonnage.api.objects import parse_model_deployment
@@ -49,7 +46,7 @@ from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths as PlannedLengths
 from tonnage.sizing.workload import Workload
-from tonnage_lab import cpu_class, vllm_cpu, vllm_site
+from tonnage_lab import cpu_class, processes, vllm_cpu, vllm_site
 from tonnage_lab.load_client import Client, LengthDistribution, RequestRecord, RequestShape
 from tonnage_lab.load_endpoints import Endpoints, PodEndpoint
 
@@ -249,45 +246,30 @@ def an_engine(python: Path, slots: int, *, core: int) -> Iterator[str]:
     """Start an engine on a core, 0 for the last one, and yield its address once it is healthy."""
     manifest = yaml.safe_load(vllm_site.MANIFEST.read_text())["spec"]
     program = vllm_site.engine_program(python)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    [port] = processes.free_ports(1)
     url = f"http://127.0.0.1:{port}"
     flags = [
         "--served-model-name", manifest["model"]["id"], "--max-model-len",
         str(manifest["contextLength"]), "--max-num-seqs", str(slots), "--max-num-batched-tokens",
         "2048", "--host", "127.0.0.1", "--port", str(port), *manifest["engine"]["args"],
     ]  # fmt: skip
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "log").open("w") as log:
+    with tempfile.TemporaryDirectory() as folder:
         environment = {
-            **os.environ, **program.environment, "NVIDIA_VISIBLE_DEVICES": str(core),
-            "VLLM_CACHE_ROOT": folder, "HOME": folder,
+            **program.environment, "NVIDIA_VISIBLE_DEVICES": str(core), "VLLM_CACHE_ROOT": folder,
+            "HOME": folder,
         }  # fmt: skip
         command = [*program.command, manifest["model"]["id"], *flags]
-        engine = subprocess.Popen(  # noqa: S603
-            command, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
+        log, began_s = Path(folder) / "log", time.monotonic()
+        engine = processes.start(command, log=log, environment=environment)
         try:
-            began_s = time.monotonic()
-            wait_for(f"{url}/health", engine, Path(folder) / "log")
+            is_healthy, needs = processes.answers(f"{url}/health"), {"vLLM": engine}
+            processes.wait_until(is_healthy, what="the engine", timeout_s=READY_S, needs=needs)
             click.echo(f"engine healthy after {time.monotonic() - began_s:.0f} s")
             yield url
         finally:
-            os.killpg(engine.pid, signal.SIGTERM)
-            try:
-                engine.wait(timeout=20)
-            except subprocess.TimeoutExpired:
+            processes.stop(engine, grace_s=20)
+            with suppress(ProcessLookupError):  # what it left behind
                 os.killpg(engine.pid, signal.SIGKILL)
-
-
-def wait_for(url: str, engine: subprocess.Popen[bytes], log: Path) -> None:
-    deadline_s = time.monotonic() + READY_S
-    while time.monotonic() < deadline_s and engine.poll() is None:
-        try:
-            if requests.get(url, timeout=2).ok:
-                return
-        except requests.RequestException:
-            time.sleep(0.5)
-    raise click.ClickException(f"the engine did not start:\n{log.read_text()[-2000:]}")
 
 
 def the_request(gpu: Gpu) -> SizingRequest:

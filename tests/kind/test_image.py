@@ -13,7 +13,7 @@ from site_lab import a_model, show, until
 from tonnage.units import MB, MIB
 from tonnage_lab import controlplane
 from tonnage_lab.kind import images
-from tonnage_lab.kind.docker import docker
+from tonnage_lab.kind.images import docker
 from tonnage_lab.processes import LabError, free_ports
 
 CRDS = Path(__file__).parents[2] / "crds"

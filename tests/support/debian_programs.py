@@ -4,7 +4,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tonnage_lab import assets, debian
+from tonnage_lab import assets, download
 from tonnage_lab.processes import LabError
 
 
@@ -17,7 +17,7 @@ def find(name: str) -> Path | None:
         return kept
     folder = assets.cache_folder() / f"{name}.unpacked"
     try:
-        debian.unpack(name, folder)
+        download.unpack(name, folder)
         (folder / "usr/bin" / name).rename(kept)
     except (LabError, OSError):
         return None

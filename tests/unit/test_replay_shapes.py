@@ -3,7 +3,6 @@
 import pytest
 from replay_cases import ALL_SHAPES, SWAPS, llmd
 
-from tonnage.replay.traffic import MeanTraffic
 from tonnage.sizing.workload import Lengths, Workload
 
 pytestmark = pytest.mark.thorough
@@ -11,9 +10,8 @@ pytestmark = pytest.mark.thorough
 WORKLOAD = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)
 
 
-def drawn(name, rate=4.0, **changes):
-    asked = MeanTraffic(workload=WORKLOAD, requests_per_s=rate, context_tokens=32_768, **changes)
-    return ALL_SHAPES[name].draw(asked)
+def drawn(name, times=1.0, **changes):
+    return ALL_SHAPES[name].draw(WORKLOAD, times, context_tokens=32_768, **changes)
 
 
 def count(found, from_s, until_s):
@@ -38,7 +36,7 @@ def test_the_scored_profile_of_llm_d_is_exact():
 
 
 def test_a_profile_may_be_scaled_and_its_rate_is_not_the_specs():
-    found = drawn("llmd", rate=100.0, times=0.5)
+    found = drawn("llmd", times=0.5)
 
     assert found.num_requests == 6240
     assert found.duration_s == 2430
@@ -46,7 +44,7 @@ def test_a_profile_may_be_scaled_and_its_rate_is_not_the_specs():
 
 @pytest.mark.parametrize("name", SWAPS)
 def test_a_swap_brings_its_own_rate_and_one_length_in_each_stage(name):
-    swap, found = SWAPS[name], drawn(name, rate=100.0)
+    swap, found = SWAPS[name], drawn(name)
     traffic = found
     lengths = zip(traffic.prompt_tokens, traffic.output_tokens, strict=True)
 
@@ -61,6 +59,5 @@ def test_a_swap_may_be_scaled_and_what_is_longer_than_the_context_is_told():
     found = drawn("swap", times=2.0)
     assert found.num_requests == pytest.approx(26_400, rel=0.03)
 
-    asked = MeanTraffic(workload=WORKLOAD, requests_per_s=1.0, context_tokens=6999)
-    short = ALL_SHAPES["swap"].draw(asked)
+    short = ALL_SHAPES["swap"].draw(WORKLOAD, 1.0, context_tokens=6999)
     assert len(short.too_long_s) == count(drawn("swap"), 0, 1100)

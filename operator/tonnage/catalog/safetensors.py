@@ -28,31 +28,12 @@ MAX_DIMENSIONS: Final = 64
 METADATA: Final = "__metadata__"
 LFS_POINTER: Final = b"version "
 BITS_PER_BYTE: Final = 8
-DTYPE_BITS: Final[Mapping[str, int]] = {
-    "BOOL": 8,
-    "F4": 4,
-    "F6_E2M3": 6,
-    "F6_E3M2": 6,
-    "U8": 8,
-    "I8": 8,
-    "F8_E5M2": 8,
-    "F8_E4M3": 8,
-    "F8_E8M0": 8,
-    "F8_E4M3FNUZ": 8,
-    "F8_E5M2FNUZ": 8,
-    "I16": 16,
-    "U16": 16,
-    "F16": 16,
-    "BF16": 16,
-    "I32": 32,
-    "U32": 32,
-    "F32": 32,
-    "C64": 64,
-    "F64": 64,
-    "I64": 64,
-    "U64": 64,
-}
-"""Of one element; narrow ones are packed."""
+_NUMBERS: Final = (
+    "F4", "F6_E2M3", "F6_E3M2", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ",
+    "F8_E5M2FNUZ", "I16", "U16", "F16", "BF16", "I32", "U32", "F32", "C64", "F64", "I64", "U64",
+)  # fmt: skip
+DTYPE_BITS: Final = {"BOOL": 8} | {name: int(re.findall(r"\d+", name)[0]) for name in _NUMBERS}
+"""Of one element, as its name says; narrow ones are packed."""
 Number = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 
 

@@ -23,8 +23,7 @@ from typing import Any, Final
 
 from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
 from tonnage.catalog.safetensors import Checkpoint, Tensor
-from tonnage.catalog.shape import ModelShape
-from tonnage.catalog.stored_weights import StoredPart, StoredWeights
+from tonnage.catalog.shape import ModelShape, StoredPart, StoredWeights
 from tonnage.units import format_bytes
 
 _LAYERS: Final = frozenset({"layers", "h", "blocks", "block"})

@@ -202,9 +202,11 @@ def run_figures(record: Record, drawn: Traffic, found: RequestOutcomes) -> RunFi
         gpu_hours=record.gpu_s(0, until_s) / HOUR_S,
         scaled_up=sum(step > 0 for step in steps),
         scaled_down=sum(step < 0 for step in steps),
-        starting_s=sum(_starting_s(pod, until_s) for pod in pods),
-        draining_s=sum(_draining_s(pod, until_s) for pod in pods),
-        mean_replicas=sum(_lifetime_s(pod, until_s) for pod in pods) / until_s,
+        starting_s=sum(_within_s(p.created_s, min(p.ready_s, p.deleted_s), until_s) for p in pods),
+        draining_s=sum(
+            _within_s(p.deleted_s, p.ended_s, until_s) for p in pods if p.ready_s < p.deleted_s
+        ),
+        mean_replicas=sum(_within_s(p.created_s, p.ended_s, until_s) for p in pods) / until_s,
         max_replicas=_most_at_once(pods, until_s),
         ttft_s=quantiles(found.ttft_s),
         tpot_s=quantiles(found.tpot_s),
@@ -233,22 +235,13 @@ def quantiles(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(ascending[math.ceil(each * len(ascending)) - 1] for each in QUANTILES)
 
 
-def _lifetime_s(pod: Pod, until_s: float) -> float:
-    return max(0.0, min(until_s, pod.ended_s) - max(0.0, pod.created_s))
-
-
-def _starting_s(pod: Pod, until_s: float) -> float:
-    return max(0.0, min(until_s, pod.ready_s, pod.deleted_s) - max(0.0, pod.created_s))
-
-
-def _draining_s(pod: Pod, until_s: float) -> float:
-    if pod.deleted_s <= pod.ready_s:
-        return 0.0
-    return max(0.0, min(until_s, pod.ended_s) - max(0.0, pod.deleted_s))
+def _within_s(begun_s: float, ended_s: float, until_s: float) -> float:
+    """Return how much of a while is within the time of the traffic."""
+    return max(0.0, min(until_s, ended_s) - max(0.0, begun_s))
 
 
 def _most_at_once(pods: Sequence[Pod], until_s: float) -> int:
-    counted = [pod for pod in pods if _lifetime_s(pod, until_s) > 0]
+    counted = [pod for pod in pods if _within_s(pod.created_s, pod.ended_s, until_s) > 0]
     begins = sorted(max(0.0, pod.created_s) for pod in counted)
     ends = sorted(pod.ended_s for pod in counted)
     return max(

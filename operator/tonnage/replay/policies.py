@@ -75,7 +75,14 @@ class RivalController:
         signals = Signals(
             at_s=at_s,
             asked=cluster.replicas,
-            pods=tuple(_pod_age(pod, at_s) for pod in pods),
+            pods=tuple(
+                ObservedPod(
+                    name=pod.name,
+                    age_s=at_s - pod.created_s,
+                    ready_for_s=at_s - pod.ready_s if pod.ready_s <= at_s else None,
+                )
+                for pod in pods
+            ),
             answers=self._of(cluster, pods, answers),
             arrived=bisect_right(cluster.traffic.arrival_s, at_s),
             in_flight=in_flight,
@@ -108,14 +115,6 @@ def _in_flight(cluster: SimulatedCluster, at_s: float) -> int:
         pod.engine.advance(at_s)
     outstanding = sum(pod.engine.num_outstanding for pod in cluster.live)
     return outstanding + cluster.waiting_at_router(at_s)
-
-
-def _pod_age(pod: Pod, at_s: float) -> ObservedPod:
-    return ObservedPod(
-        name=pod.name,
-        age_s=at_s - pod.created_s,
-        ready_for_s=at_s - pod.ready_s if pod.ready_s <= at_s else None,
-    )
 
 
 def _rule_input(record: Record, planned: FirstPlan) -> RuleInput:
@@ -258,7 +257,7 @@ class PreparedScenario:
     def _static_peak(self, policy: Policy) -> PolicyResult:
         peak, most = self.peak, self.scenario.model.spec.scaling.max_replicas
         if peak.replicas is None:
-            return self._nothing(policy, self._no_peak(peak.best_attainment))
+            return self._outcome(policy, None, [self._no_peak(peak.best_attainment)])
         replicas = count_of(peak.replicas, "replica")
         notes = [f"{replicas}, found in {count_of(peak.num_runs, 'run')}"]
         if peak.replicas > most:
@@ -270,12 +269,12 @@ class PreparedScenario:
 
     def _with_queue(self, policy: Policy, field: str, value: str) -> PolicyResult:
         if not self.scenario.slo.ttft:
-            return self._nothing(policy, f"{value} needs slo.timeToFirstToken")
+            return self._outcome(policy, None, [f"{value} needs slo.timeToFirstToken"])
         scenario = self.scenario.with_engine(field, value)
         try:
             return self._outcome(policy, self._run(scenario.operator(), scenario))
         except UnsupportedEngineError as error:
-            return self._nothing(policy, str(error))
+            return self._outcome(policy, None, [str(error)])
 
     def _run(self, controller: Controller, scenario: Scenario | None = None) -> Record:
         simulation = (scenario or self.scenario).simulation(self.drawn, controller)
@@ -284,30 +283,23 @@ class PreparedScenario:
     def _constant(self, replicas: int) -> ConstantFleet:
         return ConstantFleet(flags=self.scenario.planned.flags, replicas=replicas)
 
-    def _outcome(self, policy: Policy, record: Record, notes: Sequence[str] = ()) -> PolicyResult:
-        found = fates(record, self.drawn, self.limits)
+    def _outcome(
+        self, policy: Policy, record: Record | None, notes: Sequence[str] = ()
+    ) -> PolicyResult:
+        """Return how a run was; without one the notes say why there is none."""
+        found = fates(record, self.drawn, self.limits) if record else None
         return PolicyResult(
             policy=policy,
             seed=self.scenario.seed,
-            judged=run_figures(record, self.drawn, found),
-            points=series(record, self.drawn, found, self.work),
+            judged=run_figures(record, self.drawn, found) if record and found else None,
+            points=series(record, self.drawn, found, self.work) if record and found else (),
             fluid_gpu_hours=self.work.gpu_hours,
             notes=tuple(notes),
-            faults=tuple(map(repr, record.faults)),
-        )
-
-    def _nothing(self, policy: Policy, why: str) -> PolicyResult:
-        return PolicyResult(
-            policy=policy,
-            seed=self.scenario.seed,
-            judged=None,
-            fluid_gpu_hours=self.work.gpu_hours,
-            notes=(why,),
+            faults=tuple(map(repr, record.faults)) if record else (),
         )
 
     def _no_peak(self, best: float) -> str:
-        drawn = self.drawn
-        target = self.scenario.target
+        drawn, target = self.drawn, self.scenario.target
         why = f"no constant number meets {target:.4g} of the requests, at best {best:.4f}"
         if drawn.too_long_s:
             why += (

@@ -14,7 +14,6 @@ from tonnage.replay.prometheus import Fault, drop_scrapes
 from tonnage.replay.simulation import Controller, Operator, Simulation
 from tonnage.replay.traces import Trace, drawn_from, times
 from tonnage.replay.traffic import (
-    MeanTraffic,
     Shape,
     Traffic,
     TrafficSource,
@@ -57,8 +56,7 @@ class SyntheticWorkload:
 
     shape: Shape
     requests_per_s: float
-    """In the mean, as the spec expects."""
-    times: float = 1.0
+    """In the mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +111,10 @@ class Scenario:
         workload = expected_workload(spec)
         if isinstance(requests, SyntheticWorkload):
             return requests.shape.draw(
-                MeanTraffic(
-                    workload=workload,
-                    requests_per_s=requests.requests_per_s,
-                    context_tokens=spec.context_length,
-                    times=requests.times,
-                    seed=self.seed,
-                )
+                workload,
+                requests.requests_per_s,
+                context_tokens=spec.context_length,
+                seed=self.seed,
             )
         duration_s, trace = requests.duration_s, requests.trace
         if spec.role == "prefill":

@@ -152,18 +152,6 @@ BURST_TIMES: Final = 5.0
 """The rate of the times between."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MeanTraffic:
-    """What traffic is drawn for: the mean request and rate of a spec."""
-
-    workload: Workload
-    requests_per_s: float
-    context_tokens: int
-    times: float = 1.0
-    """Of the rate, whichever a shape has."""
-    seed: int = 0
-
-
 def _even(mean: float, _at_s: float) -> float:
     return mean
 
@@ -200,15 +188,13 @@ class Shape:
     longer: tuple[tuple[float, float], ...] = ((0.0, 1.0),)
     """From when on requests are so many times as long."""
 
-    def draw(self, asked: MeanTraffic) -> Traffic:
-        shapes = [(from_s, longer(asked.workload, factor)) for from_s, factor in self.longer]
-        rate = partial(self.rate, asked.times * asked.requests_per_s)
-        return traffic(
-            TrafficSource(rate=rate, shapes=shapes),
-            duration_s=self.duration_s,
-            context_tokens=asked.context_tokens,
-            seed=asked.seed,
-        )
+    def draw(
+        self, workload: Workload, requests_per_s: float, *, context_tokens: int, seed: int = 0
+    ) -> Traffic:
+        """Return the traffic of a mean request and a mean rate."""
+        shapes = [(from_s, longer(workload, factor)) for from_s, factor in self.longer]
+        source = TrafficSource(rate=partial(self.rate, requests_per_s), shapes=shapes)
+        return traffic(source, duration_s=self.duration_s, context_tokens=context_tokens, seed=seed)
 
 
 def longer(workload: Workload, factor: float) -> Workload:

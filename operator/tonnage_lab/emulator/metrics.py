@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -14,10 +15,89 @@ from prometheus_client import (
 )
 
 from tonnage.engine.schedule import Rank
-from tonnage.replay.simulated_metrics import REJECTION_REASONS
-from tonnage_lab.emulator import families
+from tonnage.replay.simulated_metrics import FINISHED_REASONS, PROMPT_SOURCES, REJECTION_REASONS
 from tonnage_lab.emulator.step import Prompt, RankStep
 from tonnage_lab.emulator.truth import StepWork
+
+LABELS: Final = ("model_name", "engine")
+
+COUNTERS: Final = {
+    "num_preemptions": "Preemptions so far.",
+    "prompt_tokens": "Prompt tokens whose prefill ended.",
+    "prompt_tokens_cached": "Prompt tokens taken from a cache.",
+    "generation_tokens": "Tokens generated.",
+    "prefix_cache_queries": "Tokens looked up in the prefix cache.",
+    "prefix_cache_hits": "Tokens found in the prefix cache.",
+    "external_prefix_cache_queries": "Tokens looked up in other instances' caches.",
+    "external_prefix_cache_hits": "Tokens found in other instances' caches.",
+    "mm_cache_queries": "Items looked up in the multi-modal cache.",
+    "mm_cache_hits": "Items found in the multi-modal cache.",
+}
+
+LABELLED_COUNTERS: Final = {
+    "prompt_tokens_by_source": (
+        "Prompt tokens by where they came from.",
+        "source",
+        PROMPT_SOURCES,
+    ),
+    "prompt_tokens_cached_by_source": (
+        "Cached prompt tokens by tier.",
+        "source",
+        ("device", "host", "p2p", "disk", "external_unspecified"),
+    ),
+    "request_success": (
+        "Requests that ended, by reason.",
+        "finished_reason",
+        FINISHED_REASONS,
+    ),
+}
+
+WORK_COUNTERS: Final = {
+    "estimated_flops_per_gpu": "Estimated floating point operations of one GPU.",
+    "estimated_read_bytes_per_gpu": "Estimated bytes read from one GPU's memory.",
+    "estimated_write_bytes_per_gpu": "Estimated bytes written to one GPU's memory.",
+}
+"""Only with ``--enable-mfu-metrics``."""
+
+DRAFT_COUNTERS: Final = {
+    "spec_decode_num_drafts": "Drafts: one for each sequence in each step.",
+    "spec_decode_num_draft_tokens": "Draft tokens.",
+    "spec_decode_num_accepted_tokens": "Draft tokens that were right.",
+}
+ACCEPTED_BY_POSITION: Final = (
+    "spec_decode_num_accepted_tokens_per_pos",
+    "Draft tokens that were right, by their position in the draft.",
+    "position",
+)
+"""Only with ``--speculative-config``."""
+
+HISTOGRAMS: Final = {
+    "request_prompt_tokens": ("Prompt tokens of a request.", "request_tokens"),
+    "request_generation_tokens": ("Generated tokens of a request.", "request_tokens"),
+    "iteration_tokens_total": ("Tokens of an engine step.", "iteration_tokens"),
+    "request_max_num_generation_tokens": ("Most tokens that were asked for.", "request_tokens"),
+    "request_params_n": ("Completions asked for by a request.", "request_params_n"),
+    "request_params_max_tokens": ("The request's max_tokens.", "request_tokens"),
+    "time_to_first_token_seconds": ("Arrival to first token.", "time_to_first_token"),
+    "inter_token_latency_seconds": ("Between two tokens of a request.", "inter_token_latency"),
+    "request_time_per_output_token_seconds": (
+        "Mean between two tokens of a request.",
+        "inter_token_latency",
+    ),
+    "e2e_request_latency_seconds": ("Arrival to last token.", "request_latency"),
+    "request_queue_time_seconds": ("Arrival to first scheduled.", "request_latency"),
+    "request_inference_time_seconds": ("First scheduled to last token.", "request_latency"),
+    "request_prefill_time_seconds": ("First scheduled to first token.", "request_latency"),
+    "request_decode_time_seconds": ("First to last token.", "request_latency"),
+    "request_num_preemptions": ("Preemptions of a request.", "request_num_preemptions"),
+    "request_prefill_kv_computed_tokens": (
+        "Prompt tokens computed, cached ones left out.",
+        "request_tokens",
+    ),
+}
+"""Meaning and bucket family."""
+
+SLEEP_STATES: Final = {"awake": 1, "weights_offloaded": 0, "discard_all": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +146,14 @@ class MetricsPage:
         GCCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
         ProcessCollector(registry=self.registry)
-        self.counters = {
-            name: self._counter(name, text, families.LABELS)
-            for name, text in families.COUNTERS.items()
-        }
+        self.counters = {name: self._counter(name, text, LABELS) for name, text in COUNTERS.items()}
         self.labelled = {
-            name: self._counter(name, text, (*families.LABELS, label))
-            for name, (text, label, _) in families.LABELLED_COUNTERS.items()
+            name: self._counter(name, text, (*LABELS, label))
+            for name, (text, label, _) in LABELLED_COUNTERS.items()
         }
         self.histograms = {
             name: self._histogram(name, text, buckets[family])
-            for name, (text, family) in families.HISTOGRAMS.items()
+            for name, (text, family) in HISTOGRAMS.items()
         }
         self.running = self._gauge("num_requests_running", "Requests in the batch.")
         self.waiting = self._gauge("num_requests_waiting", "Requests that wait.")
@@ -99,12 +176,10 @@ class MetricsPage:
         return Counter(f"vllm:{name}", text, labels, registry=self.registry)
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
-        return Gauge(f"vllm:{name}", text, (*families.LABELS, *labels), registry=self.registry)
+        return Gauge(f"vllm:{name}", text, (*LABELS, *labels), registry=self.registry)
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:
-        return Histogram(
-            f"vllm:{name}", text, families.LABELS, buckets=bounds, registry=self.registry
-        )
+        return Histogram(f"vllm:{name}", text, LABELS, buckets=bounds, registry=self.registry)
 
     def count_rejection(self, reason: str) -> None:
         """Note a request that a queue limit refused."""
@@ -113,19 +188,17 @@ class MetricsPage:
     def show_work(self) -> None:
         """Add the analytic counters of ``--enable-mfu-metrics``."""
         self._work = {
-            name: self._counter(name, text, families.LABELS)
-            for name, text in families.WORK_COUNTERS.items()
+            name: self._counter(name, text, LABELS) for name, text in WORK_COUNTERS.items()
         }
 
     def show_drafts(self, num_draft_tokens: int) -> None:
         """Add the counters of speculative decoding, with so many tokens drafted in each step."""
         self._num_draft_tokens = num_draft_tokens
         self._drafts = {
-            name: self._counter(name, text, families.LABELS)
-            for name, text in families.DRAFT_COUNTERS.items()
+            name: self._counter(name, text, LABELS) for name, text in DRAFT_COUNTERS.items()
         }
-        name, text, label = families.ACCEPTED_BY_POSITION
-        self._accepted = self._counter(name, text, (*families.LABELS, label))
+        name, text, label = ACCEPTED_BY_POSITION
+        self._accepted = self._counter(name, text, (*LABELS, label))
 
     def show_cache_configs(self, configs: Sequence[Mapping[str, str]]) -> None:
         """Add the info series whose labels are the cache's configuration, ``engine`` included."""
@@ -148,7 +221,7 @@ class MetricsPage:
             counters={name: each.labels(*labels) for name, each in self.counters.items()},
             labelled={
                 (name, value): self.labelled[name].labels(*labels, value)
-                for name, (_, _, values) in families.LABELLED_COUNTERS.items()
+                for name, (_, _, values) in LABELLED_COUNTERS.items()
                 for value in values
             },
             histograms={name: each.labels(*labels) for name, each in self.histograms.items()},
@@ -171,7 +244,7 @@ class MetricsPage:
         by_reason = self.waiting_by_reason
         by_reason.labels(*labels, "capacity").set_function(lambda: step.num_short_of_capacity)
         by_reason.labels(*labels, "deferred").set_function(lambda: step.num_deferred)
-        for state, value in families.SLEEP_STATES.items():
+        for state, value in SLEEP_STATES.items():
             self.sleep_state.labels(*labels, state).set(value)
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from tonnage_lab import assets
 from tonnage_lab.controlplane import AUDIT_POLICY, ControlPlane
-from tonnage_lab.kind import docker
+from tonnage_lab.kind.images import answers, docker
 from tonnage_lab.kubectl import Kubectl
 from tonnage_lab.processes import LabError, ProcessGroup, run, wait_until
 from tonnage_lab.progress import Step, silent
@@ -42,7 +42,7 @@ class KindCluster:
 
     def on_node(self, node: str, *command: str) -> str:
         """Run a command in a node, as root."""
-        return docker.docker("exec", node, *command)
+        return docker("exec", node, *command)
 
     def nodes(self) -> list[str]:
         return [each["metadata"]["name"] for each in self.plane.kubectl.get("nodes")["items"]]
@@ -54,7 +54,7 @@ def obstacle() -> str | None:
         return "routes to the pods of a kind cluster take root"
     if shutil.which("kind") is None:
         return "there is no kind on the PATH"
-    return None if docker.answers() else "no Docker answers"
+    return None if answers() else "no Docker answers"
 
 
 def node_image() -> str:

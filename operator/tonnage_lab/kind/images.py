@@ -11,8 +11,26 @@ from pathlib import Path
 from typing import Any, Final
 
 from tonnage_lab import assets
-from tonnage_lab.kind.docker import docker
+from tonnage_lab.processes import LabError, run
 from tonnage_lab.progress import Step, silent
+
+
+def docker(*arguments: str | Path) -> str:
+    """Return what docker prints.
+
+    Raises:
+        LabError: it failed, with its complaint.
+    """
+    return run(["docker", *arguments])
+
+
+def answers() -> bool:
+    try:
+        docker("version", "--format", "{{.Server.Version}}")
+    except LabError:
+        return False
+    return True
+
 
 PYTHON: Final = "python:3.11-slim"
 """What the images are built on."""

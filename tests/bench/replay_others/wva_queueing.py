@@ -33,6 +33,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from replay_others.inside import IdleRequest, probe_of
 from tonnage.replay.baselines.rule import Arrivals, Signals, limit_s, rates, scrapes_in, whole
 from tonnage.replay.baselines.wva import (
@@ -55,7 +58,6 @@ NUDGE: Final = 1e-3
 """Of a constant, by which slopes are found."""
 
 Vector = Sequence[float]
-Matrix = list[list[float]]
 Observe = Callable[[Vector], Vector]
 
 
@@ -64,76 +66,39 @@ class Filter:
     """The constants, how sure they are, and where they began."""
 
     state: list[float]
-    covariance: Matrix
+    covariance: NDArray[np.float64]
     began: tuple[float, ...]
 
     def update(self, observed: Vector, observe: Observe) -> bool:
         """Take two observations; tell whether they were believed."""
-        prior = [row[:] for row in self.covariance]
-        for index, value in enumerate(self.state):
-            prior[index][index] += (CHANGE * value) ** 2
-        expected, slopes = observe(self.state), self._slopes(observe)
-        error = [seen - due for seen, due in zip(observed, expected, strict=True)]
-        spread = _product(prior, _transpose(slopes))
-        doubt = _product(slopes, spread)
-        for index, seen in enumerate(observed):
-            doubt[index][index] += (ERROR * seen / T_OF_ERROR) ** 2
-        inverse = _inverse(doubt)
-        weighed = [sum(a * b for a, b in zip(row, error, strict=True)) for row in inverse]
-        if sum(a * b for a, b in zip(error, weighed, strict=True)) > GATE:
+        prior = self.covariance + np.diag((CHANGE * np.array(self.state)) ** 2)
+        error, slopes = np.subtract(observed, observe(self.state)), self._slopes(observe)
+        spread = prior @ slopes.T
+        doubt = slopes @ spread + np.diag((ERROR * np.array(observed) / T_OF_ERROR) ** 2)
+        inverse = np.linalg.inv(doubt)
+        if error @ inverse @ error > GATE:
             self.covariance = prior
             return False
-        gain = _product(spread, inverse)
-        self.state = [
-            min(WIDEST * start, max(start / WIDEST, value + _dot(row, error)))
-            for start, value, row in zip(self.began, self.state, gain, strict=True)
-        ]
-        explained = _product(_product(gain, slopes), prior)
-        self.covariance = [
-            [a - b for a, b in zip(*rows, strict=True)]
-            for rows in zip(prior, explained, strict=True)
-        ]
+        gain, began = spread @ inverse, np.array(self.began)
+        found = self.state + gain @ error
+        self.state = np.clip(found, began / WIDEST, began * WIDEST).tolist()
+        self.covariance = prior - gain @ slopes @ prior
         return True
 
-    def _slopes(self, observe: Observe) -> Matrix:
+    def _slopes(self, observe: Observe) -> NDArray[np.float64]:
         """Return how each observation changes with each constant."""
-        at = observe(self.state)
-        columns = []
+        at, columns = np.array(observe(self.state)), []
         for index, value in enumerate(self.state):
             nudged = list(self.state)
             nudged[index] = value * (1 + NUDGE)
-            found = observe(nudged)
-            columns.append([(b - a) / (NUDGE * value) for a, b in zip(at, found, strict=True)])
-        return _transpose(columns)
+            columns.append((observe(nudged) - at) / (NUDGE * value))
+        return np.column_stack(columns)
 
 
 def new_filter(state: Vector) -> Filter:
     """Return a filter as unsure of its start as one step makes it."""
-    covariance = [
-        [(CHANGE * value) ** 2 if row == column else 0.0 for column in range(len(state))]
-        for row, value in enumerate(state)
-    ]
+    covariance = np.diag((CHANGE * np.array(state)) ** 2)
     return Filter(state=list(state), covariance=covariance, began=tuple(state))
-
-
-def _dot(a: Vector, b: Vector) -> float:
-    return math.fsum(x * y for x, y in zip(a, b, strict=True))
-
-
-def _transpose(matrix: Matrix) -> Matrix:
-    return [list(column) for column in zip(*matrix, strict=True)]
-
-
-def _product(a: Matrix, b: Matrix) -> Matrix:
-    columns = _transpose(b)
-    return [[_dot(row, column) for column in columns] for row in a]
-
-
-def _inverse(matrix: Matrix) -> Matrix:
-    """Return the inverse of two by two."""
-    (a, b), (c, d) = matrix
-    determinant = a * d - b * c
-    return [[d / determinant, -b / determinant], [-c / determinant, a / determinant]]
 
 
 SPARE_QUEUE: Final = 100

@@ -10,9 +10,8 @@ from checkpoint_builders import a_checkpoint, llama_tensors
 from tonnage.catalog.config.formats.quantization import BF16
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import counted_bytes, num_parameters
-from tonnage.catalog.shape import StateAttention
+from tonnage.catalog.shape import StateAttention, StoredPart
 from tonnage.catalog.stored import apply_checkpoint, tensor_parts, weights_by_part
-from tonnage.catalog.stored_weights import StoredPart
 
 # Names as the publishers of these families wrote them; {L} is a layer, ... the rest of the name.
 PARTS = {

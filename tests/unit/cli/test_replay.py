@@ -207,17 +207,19 @@ def test_a_shape_needs_no_trace():
     assert "shape steady" in result.stdout
 
 
-def test_a_shape_is_of_what_usually_comes():
+def test_a_shape_is_of_what_usually_comes_times_the_scale():
     slower = ("requestsPerSecond: 8", "requestsPerSecond: 1")
     peak = (slower[0], "requestsPerSecond: 1\n    peakPercent: 250")
-    asked = ("--shape", "steady", "--policy", "static:1", "-o", "json")
+    double = (slower[0], "requestsPerSecond: 2")
+    asked = ("--shape", "steady", "--policy", "static:1", "-o", "json", "--scale")
 
-    runs = [
-        json.loads(replay(*asked, text=small(each)).stdout)["cases"][0]["policies"][0]["runs"][0]
-        for each in (slower, peak)
+    answers = [
+        json.loads(replay(*asked, scale, text=small(each)).stdout)
+        for scale, each in (("1", slower), ("1", peak), ("0.5", double))
     ]
+    runs = [each["cases"][0]["policies"][0]["runs"][0]["requests"] for each in answers]
 
-    assert runs[0]["requests"] == runs[1]["requests"] > 0
+    assert runs[0] == runs[1] == runs[2] > 0
 
 
 def test_the_policies_are_listed_without_a_manifest():

@@ -34,13 +34,13 @@ def test_the_operator_stays_on_it():
     planned = first_plan(MODEL, GPUS)
     scenario = Scenario(
         model=MODEL,
-        requests=SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=8),
+        requests=SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=0.8),
         start=StartupTime(mean_s=60),
         planned=planned,
         target=0.95,
         gpus=GPUS,
     )
-    drawn = PreparedScenario(replace(scenario, requests=replace(scenario.requests, times=0.1)))
+    drawn = PreparedScenario(scenario)
     found = drawn.outcome_of(policy_of("tonnage"))
     hours, duration_s = found.judged.gpu_hours, drawn.drawn.duration_s
 

@@ -2,15 +2,14 @@ from functools import partial
 
 import pytest
 
-from tonnage.replay.traffic import SHAPES, MeanTraffic
+from tonnage.replay.traffic import SHAPES
 from tonnage.sizing.workload import Lengths, Workload
 
 WORKLOAD = Workload(prompt=Lengths(mean_tokens=500, p99_tokens=1500), output_tokens=100)
 
 
 def drawn(name, rate=4.0, **changes):
-    asked = MeanTraffic(workload=WORKLOAD, requests_per_s=rate, context_tokens=32_768, **changes)
-    return SHAPES[name].draw(asked)
+    return SHAPES[name].draw(WORKLOAD, rate, context_tokens=32_768, **changes)
 
 
 def count(found, from_s, until_s):
@@ -70,7 +69,3 @@ def test_bursts_are_five_times_as_dense_and_shorter_than_a_cold_start():
 
     assert rate(285) == 5 * rate(100) == rate(585)
     assert rate(300) == rate(100)
-
-
-def test_a_factor_scales_the_rate():
-    assert drawn("steady", times=2.0).num_requests == pytest.approx(28_800, rel=0.03)

@@ -9,20 +9,18 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from tonnage.catalog.assumption import Assumption
-from tonnage.catalog.config.architectures.assumed import (
+from tonnage.catalog.config.architectures.kinds import (
+    ARCHITECTURES,
     TEXT_BLOCKS,
+    UNDERSTOOD,
+    WRAPPED_TYPES,
+    WRAPPERS,
     assumed_architecture,
     assumed_kind,
     assumed_wrapper,
     kind_of_class,
     refuse_unknown_parts,
     refuse_without_decode,
-)
-from tonnage.catalog.config.architectures.kinds import (
-    ARCHITECTURES,
-    UNDERSTOOD,
-    WRAPPED_TYPES,
-    WRAPPERS,
 )
 from tonnage.catalog.config.architectures.traits import (
     Architecture,

@@ -403,7 +403,7 @@ def _print(firsts: list[Planned | Refused], finished: Finish, options: PlanOptio
     else:
         answers = [finished(each) for each in firsts]
     if options.page_file is not None:
-        from tonnage.cli.page.demand_hours import plan_page  # noqa: PLC0415  (needs an extra)
+        from tonnage.cli.page.throughput import plan_page  # noqa: PLC0415  (needs an extra)
 
         write_page(options.page_file, plan_page(partial(_parts, answers), answers))
     if options.form == "text":

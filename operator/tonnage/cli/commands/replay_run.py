@@ -10,7 +10,7 @@ from concurrent.futures import (
     Future,
     wait,
 )
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -69,14 +69,8 @@ from tonnage.sizing.request import ask, look_up
 from tonnage.termination import process_pool
 from tonnage.units import DAY_S, MILLION, count_of, format_s, significant
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestSource:
-    """Requests, where they come from in words, and what served them where that was counted."""
-
-    source: str
-    requests: TraceWorkload | SyntheticWorkload
-    ran_pods: float | None = None
+RequestSource = tuple[str, TraceWorkload | SyntheticWorkload, float | None]
+"""Where requests come from in words, the requests, and what served them where that was counted."""
 
 
 def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> RequestSource:
@@ -94,14 +88,10 @@ def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> Reque
         raise Failure(f"give a TRACE or a --shape, or --prometheus{more}")
     scaled = "" if options.times == 1 else f" x {options.times:g}"
     if shape is not None:
-        return RequestSource(
-            source=f"shape {shape}{scaled}", requests=_of_shape(shape, options, deployment)
-        )
+        return f"shape {shape}{scaled}", _of_shape(shape, options, deployment), None
     if file is not None:
-        return RequestSource(
-            source=f"{file.name}{scaled}",
-            requests=_of_trace(read(file, options.traffic.time_unit), options),
-        )
+        trace = read(file, options.traffic.time_unit)
+        return f"{file.name}{scaled}", _of_trace(trace, options), None
     return _of_fleet(options, deployment, scaled)
 
 
@@ -110,8 +100,8 @@ def _of_shape(shape: str, options: ReplayOptions, deployment: ModelDeployment) -
         raise Failure("--window is a part of a TRACE: a --shape has none")
     if options.saved_trace is not None:
         raise Failure("--save-trace writes a trace: a --shape differs with each seed")
-    rate = _rate(deployment)
-    return SyntheticWorkload(shape=SHAPES[shape], requests_per_s=rate, times=options.times)
+    rate = options.times * _rate(deployment)
+    return SyntheticWorkload(shape=SHAPES[shape], requests_per_s=rate)
 
 
 def read(file: Path, unit: str | None) -> Trace:
@@ -178,12 +168,9 @@ def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) 
         trace = trace_of(found, longest_tokens=deployment.spec.context_length)
     duration_s = found.span.num_steps * found.span.step_s
     is_whole = options.times == 1 and options.window_s is None
-    days = significant(duration_s / DAY_S)
-    return RequestSource(
-        source=f"{options.traffic.prometheus_url}, {days} days to now{scaled}",
-        requests=_of_trace(trace, options, duration_s),
-        ran_pods=found.mean_pods if is_whole else None,
-    )
+    source = f"{options.traffic.prometheus_url}, {significant(duration_s / DAY_S)} days to now"
+    requests = _of_trace(trace, options, duration_s)
+    return f"{source}{scaled}", requests, found.mean_pods if is_whole else None
 
 
 SILENT_S: Final = 30.0
@@ -254,7 +241,7 @@ def _remarks(spec: Spec) -> Iterator[str]:
 
 def _question(options: ReplayOptions, resource: ManifestObject) -> ReplayQuestion:
     deployment = _deployment(resource)
-    asked = requests_asked(options, deployment)
+    source, requests, ran_pods = requests_asked(options, deployment)
     gpus = options.prices.over(built_in_gpus())
     spec = deployment.spec
     with failing(CatalogError, where=f"{resource.at('spec.hardware.gpu')}: "):
@@ -264,9 +251,9 @@ def _question(options: ReplayOptions, resource: ManifestObject) -> ReplayQuestio
     except (ReplayError, CatalogError) as error:
         raise Failure(f"{gpu.name}: {error}", EXIT_INFEASIBLE) from error
     return ReplayQuestion(
-        source=asked.source,
-        requests=asked.requests,
-        ran_pods=asked.ran_pods,
+        source=source,
+        requests=requests,
+        ran_pods=ran_pods,
         model=deployment,
         planned=plan,
         hour=gpu_hour(gpu, plan.flags.parallelism.num_gpus),

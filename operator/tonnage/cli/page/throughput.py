@@ -1,17 +1,21 @@
-"""GPU classes compared as one page, with what one GPU gives by batch in a picture."""
+"""Pages of plan and compare: a demand by the hour, and what one GPU gives by batch, as pictures."""
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from tonnage.cli.page.document import (
     BAD,
     PAPER,
     SERIES,
+    SOFT,
     Picture,
+    Report,
     add_legend,
     blank,
     document,
@@ -20,11 +24,14 @@ from tonnage.cli.page.document import (
     short,
 )
 from tonnage.cli.results.batches import BatchRow, batch_rows
+from tonnage.cli.results.beside import HOURS
 from tonnage.cli.results.comparing import Compared
+from tonnage.cli.results.plan_summary import object_label
+from tonnage.cli.results.planning import Planned, Refused
 from tonnage.cli.text.compare import comparison_report
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.workload import Slo, Target
-from tonnage.units import format_s
+from tonnage.units import HOUR_S, format_s
 
 PLOT_PX: Final = 340
 DOT_PX: Final = 5.5
@@ -116,3 +123,43 @@ def _line(axes: Axes, batches: Batches, series: tuple[str, str]) -> Line2D:
             markerfacecolor=face, markevery=chosen,
         )  # fmt: skip
     return line
+
+
+HOURS_NOTE: Final = (
+    "Replicas that each step needs, beside as many as the peak needs all the time: what lies "
+    "between them is saved, but for the time in which replicas start."
+)
+
+
+def plan_page(report: Report, answers: Iterable[Planned | Refused]) -> str:
+    """Return the whole page: the text of the answers, and a picture of each demand by the hour."""
+    pictures = (
+        picture(
+            partial(hours_figure, each.beside[HOURS], each.replicas),
+            name=f"hours-{place}",
+            title=f"{object_label(each)} by the hour",
+            about=f"up to {each.replicas}, the peak at {each.beside[HOURS]['peak']['at']}",
+            note=HOURS_NOTE,
+        )
+        for place, each in enumerate(answers)
+        if isinstance(each, Planned) and HOURS in each.beside
+    )
+    return document("Tonnage plan", report, pictures)
+
+
+def hours_figure(found: Mapping[str, Any], constant: int) -> Figure:
+    """Draw the replicas and the rate as steps, on one scale of time."""
+    figure, steps = blank(PLOT_PX), found["steps"]
+    plots = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+    edges = [step * found["stepSeconds"] / HOUR_S for step in range(len(steps) + 1)]
+    plots[0].axhline(constant, color=BAD, linestyle="--", label="constant")
+    shown = (("replicas", "replicas", SERIES[0][0]), ("requests/s", "requestsPerSecond", SOFT))
+    for axes, (label, key, color) in zip(plots, shown, strict=True):
+        values = [each[key] for each in (*steps, steps[-1])]
+        axes.step(edges, values, color=color, where="post", label=label)
+        axes.fill_between(edges, values, step="post", color=color, alpha=0.18, linewidth=0)
+        axes.set(ylabel=label, ylim=(0, None))
+        axes.yaxis.set_major_locator(MaxNLocator(3, integer=key == "replicas"))
+    plots[1].set(xlabel=f"hours from {found['begins']}", xlim=(0, edges[-1]))
+    add_legend(figure, [line for axes in plots for line in axes.get_lines()])
+    return figure

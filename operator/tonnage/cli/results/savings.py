@@ -16,7 +16,6 @@ from tonnage.sizing.plan import OnSearch, Sizing, as_answer, keep_searching, req
 from tonnage.sizing.request import ANY_SIZES, SizingRequest, on_gpu, spread_of
 from tonnage.sizing.search import Cost, cheaper_splits, cost_of, next_best, size
 from tonnage.sizing.serving.goodput import LARGE_ERROR
-from tonnage.sizing.workload import Slo, Target
 
 RELAXED: Final = 1.5
 """Times the target that decides."""
@@ -27,7 +26,7 @@ NUM_ERRORS: Final = 2
 TRAFFIC_FIELD: Final = "demand.cachedPromptPercent"
 SIZE_FIELD: Final = "hardware.gpusPerReplica"
 SLO_FIELDS: Final = {"TimePerOutputToken": "tpot", "TimeToFirstToken": "ttft"}
-SPEC_FIELDS: Final = {"tpot": "timePerOutputToken", "ttft": "timeToFirstToken"}
+"""By what limits a replica, which is the field of a spec too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,14 +186,11 @@ def _changes(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
 
 def _relaxed_slos(sizing: Sizing) -> Iterator[tuple[str, SizingRequest]]:
     """Yield the SLO with more time for what decides."""
-    name = SLO_FIELDS.get(sizing.limited_by)
-    if name is None:
+    limit, slo = sizing.limited_by, sizing.request.slo
+    if limit not in SLO_FIELDS:
         return
-    slo = sizing.request.slo
-    targets = tuple(
-        Target(quantile=each.quantile, limit_s=RELAXED * each.limit_s)
-        for each in getattr(slo, name)
-    )
-    changed = Slo(**{"ttft": slo.ttft, "tpot": slo.tpot, name: targets})
-    written = targets_written(targets)
-    yield f"slo.{SPEC_FIELDS[name]}: {{{written}}}", replace(sizing.request, slo=changed)
+    name = SLO_FIELDS[limit]
+    targets = tuple(replace(each, limit_s=RELAXED * each.limit_s) for each in getattr(slo, name))
+    field = f"{limit[0].lower()}{limit[1:]}"
+    changed = replace(slo, **{name: targets})
+    yield f"slo.{field}: {{{targets_written(targets)}}}", replace(sizing.request, slo=changed)

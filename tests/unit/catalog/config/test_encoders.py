@@ -8,9 +8,8 @@ from tonnage.catalog.config.encoders import read_encoders
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.models import built_in_config, built_in_model, model_names
 from tonnage.catalog.parameters import num_parameters
-from tonnage.catalog.shape import ModelShape
+from tonnage.catalog.shape import ModelShape, StoredPart, StoredWeights
 from tonnage.catalog.stored import apply_checkpoint
-from tonnage.catalog.stored_weights import StoredPart, StoredWeights
 from tonnage.units import GB, GIB
 
 # Parameters of the whole classes in transformers 5.23, built without weights; for those that it

@@ -10,7 +10,7 @@ from tonnage.catalog.engine import known_engine
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_model, model_names
 from tonnage.catalog.parameters import counted_bytes
-from tonnage.catalog.stored_weights import StoredPart, StoredWeights
+from tonnage.catalog.shape import StoredPart, StoredWeights
 from tonnage.sizing.memory.budget import (
     UNCOUNTED_ENCODER_BYTES,
     activations_part,

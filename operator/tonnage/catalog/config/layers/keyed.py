@@ -1,6 +1,6 @@
 """Kinds of model whose files say all under keys that decoders share, by whatever name.
 
-The same reading makes the bound of kinds that no rule knows: ``architectures.assumed``.
+The same reading makes the bound of kinds that no rule knows: ``architectures.kinds``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from tonnage.catalog.shape import (
     Ffn,
     GroupedAttention,
     LatentAttention,
-    StateAttention,
 )
 
 
@@ -113,16 +112,7 @@ def experts_beside_two_dense(keys: DecoderKeys) -> list[Ffn]:
 
 def lightning_groups(keys: DecoderKeys) -> list[Attention]:
     """Ling 2.5: latent attention in the last layer of each group, lightning in the others."""
-    width = keys.needed.head_dim
-    linear = StateAttention(
-        kind="lightning",
-        num_key_heads=keys.num_attention_heads,
-        num_value_heads=keys.num_attention_heads,
-        key_head_dim=width,
-        value_head_dim=width,
-        conv_kernel=1,
-        state_element_bytes=state.MODEL_TYPE_BYTES,
-    )
+    linear = state.lightning(keys.num_attention_heads, keys.needed.head_dim)
     marks = attention.all_but_every(keys.needed.layer_group_size, keys)
     return [
         linear if mark else full for mark, full in zip(marks, attention.latent(keys), strict=True)

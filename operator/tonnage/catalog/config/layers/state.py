@@ -206,14 +206,14 @@ def _type_bytes(name: str | None) -> int:
     return FLOAT32_BYTES if name == "float32" else MODEL_TYPE_BYTES
 
 
-def _kinds(keys: DecoderKeys, key: str) -> list[str]:
+def _kinds(keys: DecoderKeys, key: str, known: Mapping[str, str] = _KINDS) -> list[str]:
     entries = keys.by_layer(key)
     for index, entry in enumerate(entries):
-        if entry not in _KINDS:
+        if entry not in known:
             raise UnknownArchitectureError(
                 f"layers of this kind ({key}[{index}] = {entry!r:.100}) are not understood yet"
             )
-    return [_KINDS[entry] for entry in entries]
+    return [known[entry] for entry in entries]
 
 
 def _check_state(layer: StateAttention, *, key: str) -> StateAttention:
@@ -261,7 +261,9 @@ def adjusted_dense(keys: DecoderKeys) -> list[Ffn]:
 STEP_SHARE: Final = 16
 """Widths of the model that share one of the vector that Mamba-1 makes its steps of."""
 _HYBRID: Final = "hybrid"
-_MAMBA: Final = frozenset({"linear_attention", "mamba", "m"})
+_ZAMBA_KINDS: Final[Mapping[str, str]] = {
+    _HYBRID: _HYBRID, **dict.fromkeys(("linear_attention", "mamba", "m"), _STATE)
+}  # fmt: skip
 
 
 def attention_and_mamba(keys: DecoderKeys) -> list[Attention]:
@@ -331,16 +333,19 @@ def lightning_with_some_attention(keys: DecoderKeys) -> list[Attention]:
         mamba_utils.py linear_attention_state_shape.
     """
     attention = grouped_attention(keys)
-    state = StateAttention(
+    return mixed(keys, attention, lightning(attention.num_heads, attention.head_dim))
+
+
+def lightning(num_heads: int, head_dim: int) -> StateAttention:
+    return StateAttention(
         kind="lightning",
-        num_key_heads=attention.num_heads,
-        num_value_heads=attention.num_heads,
-        key_head_dim=attention.head_dim,
-        value_head_dim=attention.head_dim,
+        num_key_heads=num_heads,
+        num_value_heads=num_heads,
+        key_head_dim=head_dim,
+        value_head_dim=head_dim,
         conv_kernel=1,
         state_element_bytes=MODEL_TYPE_BYTES,
     )
-    return mixed(keys, attention, state)
 
 
 def narrow_queries(keys: DecoderKeys) -> list[Attention]:
@@ -366,7 +371,7 @@ def mamba_with_shared_attention(keys: DecoderKeys) -> list[Attention]:
     """
     attention, state = _wide_attention(keys), mamba2(keys)
     parts: list[Attention] = []
-    for kind in _zamba_kinds(keys):
+    for kind in _kinds(keys, "layers_block_type", _ZAMBA_KINDS):
         parts += [attention, state] if kind == _HYBRID else [state]
     return parts
 
@@ -385,17 +390,6 @@ def _wide_attention(keys: DecoderKeys) -> GroupedAttention:
     )
 
 
-def _zamba_kinds(keys: DecoderKeys) -> list[str]:
-    kinds: list[str] = keys.by_layer("layers_block_type")
-    for index, kind in enumerate(kinds):
-        if kind not in _MAMBA and kind != _HYBRID:
-            raise UnknownArchitectureError(
-                f"layers of this kind (layers_block_type[{index}] = {kind!r:.100}) "
-                "are not understood yet"
-            )
-    return kinds
-
-
 def shared_blocks(keys: DecoderKeys) -> int:
     """Count the shared blocks of Zamba2, and what each layer that uses one has of its own."""
     hidden, inner = keys.hidden_size, keys.needed.intermediate_size
@@ -406,5 +400,5 @@ def shared_blocks(keys: DecoderKeys) -> int:
     adapters = rank * (hidden + 2 * inner)
     if keys.use_shared_attention_adapter:
         adapters += 3 * rank * (width + attention.num_heads * attention.head_dim)
-    users = sum(kind == _HYBRID for kind in _zamba_kinds(keys))
+    users = _kinds(keys, "layers_block_type", _ZAMBA_KINDS).count(_HYBRID)
     return keys.needed.num_mem_blocks * each + users * (hidden * hidden + adapters)
