@@ -6,12 +6,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 from oracle import Oracle
 from tonnage.engine.core import Engine
 from tonnage.engine.step_costs import StepCosts
 from tonnage.engine.table import RequestTable
-from tonnage.replay.baselines.rule import Rule, Signals
+from tonnage.replay.baselines.rule import Arrivals, Rule, Signals, whole
 from tonnage.replay.cluster import Pod, SimulatedCluster
 from tonnage.replay.ground_truth import Machine
 from tonnage.replay.prometheus import Query, Series
@@ -163,3 +164,36 @@ def _probe(machine: Machine, input_tokens: int, output_tokens: int) -> IdleReque
         ttft_s=ttft_s,
         itl_s=(table.ended_s[0] - ttft_s) / max(1, output_tokens - 1),
     )
+
+
+HOLD_S: Final = 300.0
+WINDOW_S: Final = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class TrueRate:
+    """Asks for the rate of a minute over a share ``load`` of a replica's true goodput.
+
+    Follows nobody: it tells what comes of not knowing the capacity from what comes of not knowing
+    the future. The number is held for five minutes, like an HPA's.
+    """
+
+    load: float
+    true: Callable[[Signals], float] = true_requests_per_s
+    each: float | None = None
+    """That a replica serves; None: it was not asked yet."""
+    arrivals: Arrivals = field(default_factory=lambda: Arrivals(window_s=WINDOW_S))
+    asked: list[tuple[float, int]] = field(default_factory=list)
+    """When, and how many, within the time that they are held."""
+    interval_s: float = 15.0
+    table: Mapping[str, Query] = field(default_factory=dict)
+
+    def replicas(self, signals: Signals) -> int:
+        at_s, rate = signals.at_s, self.arrivals.requests_per_s(signals)
+        if rate is None:
+            self.asked.append((at_s, signals.asked))
+            return signals.asked
+        self.each = self.each or self.true(signals)
+        wanted = whole(rate / (self.load * self.each))
+        self.asked = [each for each in self.asked if each[0] > at_s - HOLD_S] + [(at_s, wanted)]
+        return max(number for _, number in self.asked)

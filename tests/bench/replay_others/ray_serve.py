@@ -8,25 +8,24 @@ before it goes down, no smoothing.
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
 
 from replay_others.inside import Patience
 from tonnage.replay.baselines.rule import Signals, whole
 from tonnage.replay.prometheus import Query
 
-SAMPLE_S: Final = 10.0
+SAMPLE_S, WINDOW_S = 10.0, 30.0
 
 
 @dataclass(slots=True, kw_only=True)
-class InFlight:
+class RayServe:
     """Asks for so many replicas that each has ``target`` requests in the mean of ``counts``.
 
     The mean is over what there was so far until the window is full.
     """
 
     target: float
-    counts: deque[int]
-    patience: Patience
+    counts: deque[int] = field(default_factory=lambda: deque(maxlen=round(WINDOW_S / SAMPLE_S)))
+    patience: Patience = field(default_factory=lambda: Patience(up_s=30.0, down_s=600.0))
     interval_s: float = SAMPLE_S
     table: Mapping[str, Query] = field(default_factory=dict)
 
@@ -34,17 +33,3 @@ class InFlight:
         self.counts.append(signals.in_flight)
         mean = sum(self.counts) / len(self.counts)
         return self.patience.confirm(whole(mean / self.target), signals, self.interval_s)
-
-
-def in_flight(target: float, *, window_s: float, up_s: float, down_s: float) -> InFlight:
-    """Return the rule with a mean over a window, and the time that either direction has to last."""
-    return InFlight(
-        target=target,
-        counts=deque(maxlen=round(window_s / SAMPLE_S)),
-        patience=Patience(up_s=up_s, down_s=down_s),
-    )
-
-
-def ray_serve(target: float) -> InFlight:
-    """Return the rule, with so many ongoing requests for each replica."""
-    return in_flight(target, window_s=30.0, up_s=30.0, down_s=600.0)

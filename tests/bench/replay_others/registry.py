@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from replay_others.dynamo_classic import ClassicPlanner
-from replay_others.inside import ReadsEngines
-from replay_others.ray_serve import ray_serve
+from replay_others.inside import ReadsEngines, TrueRate
+from replay_others.ray_serve import RayServe
 from replay_others.scaling_manager import ScalingManager
-from replay_others.true_rate import TrueRate
 from replay_others.wva2 import TokenSaturation
 from replay_others.wva_queueing import QueueingModel
 from tonnage.replay.policy import RIVALS, Rival
@@ -49,7 +48,7 @@ OTHERS: Final[Mapping[str, Rival]] = {
         description="Ray Serve: ongoing requests of half a minute",
         knob="ongoing requests of a replica",
         default=2,
-        factory=lambda knob, _: ray_serve(knob),
+        factory=lambda knob, _: RayServe(target=knob),
     ),
 }
 ALL: Final[Mapping[str, Rival]] = {**RIVALS, **OTHERS}

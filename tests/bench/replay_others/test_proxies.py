@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from replay_others.ray_serve import ray_serve
-from replay_others.true_rate import TrueRate
+from replay_others.inside import TrueRate
+from replay_others.ray_serve import RayServe
 from rival_builders import a_signal, turns
 
 pytestmark = pytest.mark.thorough
@@ -21,12 +21,12 @@ def test_the_true_rate_is_known_at_once_and_held_for_five_minutes():
 
 
 def test_ray_goes_up_after_half_a_minute_and_down_after_ten():
-    assert turns(ray_serve(2), 4, asked=5, in_flight=20) == [5, 5, 10, 5]
-    assert turns(ray_serve(2), 60, asked=5, in_flight=4) == [5] * 59 + [2]
+    assert turns(RayServe(target=2), 4, asked=5, in_flight=20) == [5, 5, 10, 5]
+    assert turns(RayServe(target=2), 60, asked=5, in_flight=4) == [5] * 59 + [2]
 
 
 def test_ray_means_over_half_a_minute():
-    rule = ray_serve(2)
+    rule = RayServe(target=2)
     turns(rule, 3, asked=5, in_flight=10)
     rule.replicas(replace(a_signal(5), in_flight=40))
 
