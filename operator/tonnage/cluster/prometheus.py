@@ -207,7 +207,7 @@ class QueryRound:
             part.num_under_way -= 1
 
     async def _ask_before_the_end(self, text: str, part: SetUnderWay) -> QueryResult:
-        if _is_given_up(part):
+        if not part.num_answered and (LATE in part.failures or len(part.failures) >= GIVE_UP):
             raise PrometheusError("not queried: none before was answered", reason=part.failures[-1])
         if clock_s() >= self._end_s:
             raise self._cut_off(part)
@@ -254,29 +254,22 @@ class QueryRound:
             async with aclosing(_decompress(response)) as pieces:
                 async for piece in pieces:
                     num_bytes += len(piece)
-                    self._check_size(num_bytes)
-                    self._pay(part, len(piece))
+                    self._pay(part, len(piece), num_bytes)
                     reader.feed(piece)
         is_partial = reader.end()
         skew_s = skew(_date_s(response), sent_at_s=sent_at_s, received_at_s=self.now())
         return QueryResult(answered=reader.answered, is_partial=is_partial, clock_skew_s=skew_s)
 
-    def _pay(self, part: SetUnderWay, amount_bytes: int) -> None:
+    def _pay(self, part: SetUnderWay, amount_bytes: int, num_bytes: int) -> None:
+        """Count a piece of an answer of which so many bytes were read."""
+        if num_bytes > self.limits.answer_bytes:
+            message = f"an answer exceeds {self.limits.answer_bytes} bytes"
+            raise PrometheusError(message, reason="ResponseTooLarge")
         self.answers.bytes_read += amount_bytes
         part.num_bytes += amount_bytes
         if part.num_bytes > part.most_bytes:
             message = "the answers of this tick together exceed the limit of bytes"
             raise PrometheusError(message, reason="ResponseTooLarge")
-
-    def _check_size(self, num_bytes: int) -> None:
-        if num_bytes > self.limits.answer_bytes:
-            message = f"an answer exceeds {self.limits.answer_bytes} bytes"
-            raise PrometheusError(message, reason="ResponseTooLarge")
-
-
-def _is_given_up(part: SetUnderWay) -> bool:
-    """Tell whether the rest of a set would only fail as what was asked before."""
-    return not part.num_answered and (LATE in part.failures or len(part.failures) >= GIVE_UP)
 
 
 def clock_s() -> float:

@@ -101,13 +101,13 @@ class Writer:
         # Before the first pod is replaced.
         self._run(STATUS, self._write_status, (each for each in reports if each.rolls), failed)
         made = [each for each in todo if each.makes]
-        self._run(TEMPLATE, self._templating(dict(failed)), made, failed)
+        self._run(TEMPLATE, partial(self._template, dict(failed)), made, failed)
         applied = (each for each in made if (each.uid, TEMPLATE) not in failed)
         looked_at = (each for each in applied if each.check_children)
         self._run(CHILDREN, lambda each: self._children(each).publish(each), looked_at, failed)
         self._run(STATUS, self._write_status, (each for each in reports if not each.rolls), failed)
         eventful = [each for each in todo if each.event_records]
-        self._run(WriteKind.EVENTS, self._posting(dict(failed), now), eventful, failed)
+        self._run(WriteKind.EVENTS, partial(self._post, dict(failed), now), eventful, failed)
 
     def _run(
         self,
@@ -213,17 +213,10 @@ class Writer:
         if writes.generation is not None and generation != writes.generation:
             raise StaleError("the spec changed meanwhile: decided again")
 
-    def _templating(self, failed: Failures) -> Callable[[Writes], None]:
-        """Return the phase that writes templates: not of rolls that could not be announced."""
-
-        def apply(writes: Writes) -> None:
-            if cause := failed.get((writes.uid, STATUS)):
-                raise StatusNotWrittenError(cause)
-            self._template(writes)
-
-        return apply
-
-    def _template(self, writes: Writes) -> None:
+    def _template(self, failed: Failures, writes: Writes) -> None:
+        """Write templates: not of rolls that could not be announced."""
+        if cause := failed.get((writes.uid, STATUS)):
+            raise StatusNotWrittenError(cause)
         for each in writes.roles:
             self._apply_role(writes, each)
         if writes.template is None and not writes.check_children:
@@ -255,7 +248,11 @@ class Writer:
             self._check_alone(writes, kind)
             made = kube.apply(path, template, manager=MANAGER, force=False)
             LOG.info(Line("created", object=writes.label, kind=kind))
-            self._move_first(writes, kind, made["metadata"]["uid"])
+            uid, wanted = made["metadata"]["uid"], writes.first_replicas or 1
+            if wanted > 1:  # what was just made asks for one
+                first = Scale(deployment=writes.name, kind=kind, uid=uid, seen=1, replicas=wanted)
+                with suppress(StaleError):
+                    self._move(writes, first)
             return
         if controller_uid(live["metadata"]) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
@@ -285,31 +282,19 @@ class Writer:
                     f"{other} {writes.label} is there: no {kind} is made beside it"
                 )
 
-    def _move_first(self, writes: Writes, kind: str, uid: str) -> None:
-        """Bring a workload up that was just made: it asks for one replica."""
-        wanted = writes.first_replicas or 1
-        if wanted > 1:
-            first = Scale(deployment=writes.name, kind=kind, uid=uid, seen=1, replicas=wanted)
-            with suppress(StaleError):
-                self._move(writes, first)
-
-    def _posting(self, failed: Failures, now: str) -> Callable[[Writes], None]:
-        """Return the phase that posts Events: not of replicas or pods that stay as they were.
+    def _post(self, failed: Failures, now: str, writes: Writes) -> None:
+        """Post Events: not of replicas or pods that stay as they were.
 
         One that is there already was posted before, and the answer was lost.
         """
-
-        def post(writes: Writes) -> None:
-            if not writes.is_oversized:
-                self._check_current(writes)  # once for all of them: none is tried twice
-            is_undone = any((writes.uid, kind) in failed for kind in (SCALE, TEMPLATE))
-            for happening in writes.event_records:
-                if not (happening.is_of_write and is_undone):
-                    with suppress(ConflictError):
-                        path = EVENTS.path(writes.namespace)
-                        self.kube.create(path, event(writes, happening, now))
-
-        return post
+        if not writes.is_oversized:
+            self._check_current(writes)  # once for all of them: none is tried twice
+        is_undone = any((writes.uid, kind) in failed for kind in (SCALE, TEMPLATE))
+        for happening in writes.event_records:
+            if not (happening.is_of_write and is_undone):
+                with suppress(ConflictError):
+                    path = EVENTS.path(writes.namespace)
+                    self.kube.create(path, event(writes, happening, now))
 
     def _write_status(self, writes: Writes) -> None:
         if writes.status is None:

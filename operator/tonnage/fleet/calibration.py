@@ -131,10 +131,8 @@ class CalibrationConfigMap:
 
     def _read(self) -> Calibrations:
         try:
-            text = self._text(NAME)
-            first = self._load(text) if text else Loaded(calibrations=Calibrations(), version=0)
-            shards = SHARDS if first.version <= BEFORE else ()
-            loaded = [first, *map(self._load_shard, shards)]
+            first = self._load(NAME)
+            loaded = [first, *map(self._load, SHARDS if first.version <= BEFORE else ())]
         except WorldError as error:
             self._note_failure("Unreadable", f"not read: {error}")
             return Calibrations()
@@ -150,22 +148,20 @@ class CalibrationConfigMap:
         self._held = first.calibrations
         return _merge(*known)
 
-    def _load(self, text: str) -> Loaded:
-        try:
-            return load(text)
-        except NewerStateError as error:
-            self._note("NewerVersion", f"{error}: it is not changed, and nothing is saved")
-        except CorruptedStateError as error:
-            self._corrupted = text
-            self._note("Corrupted", f"{error}: learning starts again, a copy goes to {ASIDE}")
-        return Loaded(calibrations=Calibrations())
-
-    def _load_shard(self, name: str) -> Loaded:
+    def _load(self, name: str) -> Loaded:
+        """Read a part; one that cannot be is told, and a shard of the version before is dropped."""
         text = self._text(name)
         try:
-            return load(text) if text else Loaded(calibrations=Calibrations())
-        except (NewerStateError, CorruptedStateError):
-            return Loaded(calibrations=Calibrations(), num_dropped=1)
+            return load(text) if text else Loaded(calibrations=Calibrations(), version=0)
+        except (NewerStateError, CorruptedStateError) as error:
+            if name != NAME:
+                return Loaded(calibrations=Calibrations(), num_dropped=1)
+            if isinstance(error, NewerStateError):
+                self._note("NewerVersion", f"{error}: it is not changed, and nothing is saved")
+            else:
+                self._corrupted = text
+                self._note("Corrupted", f"{error}: learning starts again, a copy goes to {ASIDE}")
+        return Loaded(calibrations=Calibrations())
 
     def _text(self, name: str) -> str | None:
         stored = self._kube.get(CONFIG_MAPS.path(self._namespace, name))

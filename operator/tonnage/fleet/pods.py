@@ -265,29 +265,27 @@ def as_group(
     scheduled_s = [pod.scheduled_at_s for pod in group if pod.scheduled_at_s is not None]
     is_whole = len(group) >= num_nodes
     is_placed = is_whole and len(scheduled_s) == len(group)
+    waiting = [
+        f"worker {pod.name}: {pod.unschedulable}"
+        for pod in workers
+        if pod.unschedulable is not None
+    ]
+    failing = [
+        each._replace(message=f"worker {pod.name}: {each.message}")
+        for pod in workers
+        if (each := pod.trouble)
+    ]
     return replace(
         leader,
         is_ready=leader.is_ready and is_placed and not any(pod.trouble for pod in workers),
-        unschedulable=leader.unschedulable or _waiting_worker(workers),
+        unschedulable=leader.unschedulable or next(iter(waiting), None),
         crash=next((pod.crash for pod in group if pod.crash), None),
         trouble=leader.trouble
-        or _failing_worker(workers)
+        or next(iter(failing), None)
         or _lacks(leader, len(group), num_nodes, now_s),
         scheduled_at_s=max(scheduled_s) if is_placed else None,
         has_restarted=any(pod.has_restarted for pod in group),
         uncounted_gpus=tuple(dict.fromkeys(each for pod in group for each in pod.uncounted_gpus)),
-    )
-
-
-def _waiting_worker(workers: Sequence[PodView]) -> str | None:
-    waiting = (pod for pod in workers if pod.unschedulable is not None)
-    return next((f"worker {pod.name}: {pod.unschedulable}" for pod in waiting), None)
-
-
-def _failing_worker(workers: Sequence[PodView]) -> Reason | None:
-    failing = ((pod.name, pod.trouble) for pod in workers if pod.trouble)
-    return next(
-        (each._replace(message=f"worker {name}: {each.message}") for name, each in failing), None
     )
 
 

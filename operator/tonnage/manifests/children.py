@@ -515,7 +515,8 @@ def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeploym
             engine, role = made.get("engine") or {}, (spec.get("engine") or {}).get("role")
             slo = made.get("slo", {})
             if engine.get("admission") is not None or engine.get("role") != role:
-                kept["slo"] = slo | _attainment_of(spec)
+                given = (spec.get("slo") or {}).get("attainment")  # no engine goes by it
+                kept["slo"] = slo | ({"attainment": given} if given else {})
             elif recorded_queue(made_from) != FCFS:  # which needs a TTFT target
                 kept["slo"] = {"timeToFirstToken": slo["timeToFirstToken"]} | kept.get("slo", {})
             pods = {key: value for key, value in made.items() if key not in {"slo", "demand"}}
@@ -525,12 +526,6 @@ def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeploym
             continue
         return replace(model, spec=found)
     return None
-
-
-def _attainment_of(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what of today's SLO no engine goes by."""
-    given = (spec.get("slo") or {}).get("attainment")
-    return {"attainment": given} if given else {}
 
 
 def _count(figure: Any) -> int | None:

@@ -77,7 +77,8 @@ def network_policy(
     peers = [*_scrapers(site), *(_peer(each) for each in asked.clients)]
     ingress: list[Manifest] = [{"from": peers, "ports": [_port(HTTP_PORT)]}] if peers else []
     has_egress = asked.egress_ports is not None
-    egress = _egress(asked.egress_ports or ())
+    dns = [_port(DNS_PORT, "UDP"), _port(DNS_PORT)]
+    egress: list[Manifest] = [{"ports": [*dns, *map(_port, asked.egress_ports or ())]}]
     if num_nodes > 1:
         ingress.append({"from": [_own_pods(model)]})
         egress.append({"to": [_own_pods(model)]})
@@ -112,11 +113,6 @@ def _scrapers(site: Site) -> list[Manifest]:
 def _peer(peer: Peer) -> Manifest:
     selectors = {"namespaceSelector": peer.namespace_selector, "podSelector": peer.pod_selector}
     return {name: {"matchLabels": dict(each)} for name, each in selectors.items() if each}
-
-
-def _egress(ports: tuple[int, ...]) -> list[Manifest]:
-    dns = [_port(DNS_PORT, "UDP"), _port(DNS_PORT)]
-    return [{"ports": [*dns, *(_port(each) for each in ports)]}]
 
 
 def _port(number: int, protocol: str = "TCP") -> Manifest:

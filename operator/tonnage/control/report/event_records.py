@@ -80,10 +80,15 @@ def bad_conditions(
     conditions: Iterable[Condition], before: Mapping[str, str], *, now_s: float
 ) -> Mapping[str, str]:
     """Return {type: reason} of what is bad; what waits for a search is as bad as it was."""
+
+    def is_young(each: Condition) -> bool:
+        since_s = datetime.fromisoformat(each.last_transition_time).timestamp()
+        return each.reason in USUAL_AT_FIRST and now_s - since_s < LATE_S
+
     reasons = {
         each.type: before.get(each.type) if each.reason == PENDING else each.reason
         for each in conditions
-        if each.reason == PENDING or (_is_bad(each) and not _is_young(each, now_s))
+        if each.reason == PENDING or (_is_bad(each) and not is_young(each))
     }
     return {kind: reason for kind, reason in reasons.items() if reason is not None}
 
@@ -92,11 +97,6 @@ def _is_bad(condition: Condition) -> bool:
     kind = CONDITION_TYPES.get(condition.type)
     has_event = kind is not None and kind.has_event and kind.is_bad(condition)
     return has_event or condition.reason in OTHER_WRITER_REASONS
-
-
-def _is_young(condition: Condition, now_s: float) -> bool:
-    since_s = datetime.fromisoformat(condition.last_transition_time).timestamp()
-    return condition.reason in USUAL_AT_FIRST and now_s - since_s < LATE_S
 
 
 def _scaled_event(decision: DecisionStatus) -> EventRecord:

@@ -23,7 +23,6 @@ from tonnage.control.input.state import (
     Attainment,
     DeploymentView,
     Fleet,
-    ModelState,
 )
 from tonnage.control.input.times import rfc3339
 from tonnage.control.input.writers import SOMEBODY
@@ -106,9 +105,10 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
     if refusal and refusal.code == UNREADABLE:
         return Finding("Unknown", *refusal)
     if why := held_up(found.state):
-        return Finding(
-            "False", why.code, "; by the plan: ".join([why.message, *_doubts(found, why)])
-        )
+        doubts = list[str]()  # why the plan does not let what crashes start, where it says so
+        if why.code == CRASHES and found.sizing and not has_started(found.state):
+            doubts = [doubt.message for doubt in found.sizing.start_doubts[:1]]
+        return Finding("False", why.code, "; by the plan: ".join([why.message, *doubts]))
     if (refused := problems.get("ReplicaFailure")) is not None:
         return Finding("False", why_refused(refused), refused)
     if silent := _silent_controller(found):
@@ -116,12 +116,6 @@ def capacity_available(found: Assessment, _: Fleet) -> Finding:
     if decision and decision.limited_by in BUDGET_LIMITS:
         return Finding("False", *decision.reasons[0])
     return Finding("True", "Scheduled", "no pod waits for a GPU, and none fails")
-
-
-def _doubts(found: Assessment, why: Reason) -> Iterator[str]:
-    """Yield why the plan does not let what crashes start, where it says so."""
-    if why.code == CRASHES and found.sizing and not has_started(found.state):
-        yield from (doubt.message for doubt in found.sizing.start_doubts[:1])
 
 
 def _silent_controller(found: Assessment) -> str | None:
@@ -345,28 +339,18 @@ def _in_spite_of_pods(found: Assessment) -> Finding | None:
     They are another's or no engine as far as we can read, nobody comes to them, nobody sees them,
     or they are of the spec before.
     """
-    refusal, no_path = found.refusal, found.memory.written.no_path
+    refusal, state = found.refusal, found.state
     is_unseen = refusal is not None and refusal.code == UNREADABLE
-    if refusal and not is_unseen and _is_no_engine_of_it(found.state, refusal):
+    is_unread = state.oversized_bytes is not None or state.name_conflict is not None
+    if refusal and not is_unseen and (is_unread or refusal.code == FLAGS_UNKNOWN):
         return Finding("False", *refusal)
-    if no_path:
+    if no_path := found.memory.written.no_path:
         return Finding("False", NO_PATH, no_path)
     if refusal and is_unseen:
         return Finding("Unknown", *refusal)
-    if refusal and found.state.deployment and _is_of_another_spec(found):
-        return Finding("False", *refusal)
-    return None
-
-
-def _is_no_engine_of_it(state: ModelState, refusal: Reason) -> bool:
-    is_unread = state.oversized_bytes is not None or refusal.code == FLAGS_UNKNOWN
-    return state.name_conflict is not None or is_unread
-
-
-def _is_of_another_spec(found: Assessment) -> bool:
-    """Tell whether our Deployment was made for another spec: surely so, where this is none."""
-    is_spec = isinstance(found.state.model, ModelDeployment)
-    return not is_spec or is_spec_ahead(found.state)
+    # Our Deployment was made for another spec: surely so, where this is none.
+    is_other = not isinstance(state.model, ModelDeployment) or is_spec_ahead(state)
+    return Finding("False", *refusal) if refusal and state.deployment and is_other else None
 
 
 def reconciling(found: Assessment, fleet: Fleet) -> Finding | None:
