@@ -10,7 +10,6 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -87,14 +86,6 @@ class Follower:
 
     async def _watch(self, given: kopf.AiohttpSession) -> None:
         url = URL(f"{given.server.rstrip('/')}{self.resource.path(self.namespace)}", encoded=True)
-        async with given.aiohttp_session.get(
-            url.with_query(self._query()), headers=HEADERS, timeout=TIMEOUT
-        ) as answer:
-            self._check(answer)
-            async for line in answer.content.iter_chunked(PIECE_BYTES):
-                self._take_line(line)
-
-    def _query(self) -> Mapping[str, str]:
         asked = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -102,7 +93,11 @@ class Follower:
             "labelSelector": self.selector,
             "resourceVersion": self._version or "",
         }
-        return {name: value for name, value in asked.items() if value}
+        url = url.with_query({name: value for name, value in asked.items() if value})
+        async with given.aiohttp_session.get(url, headers=HEADERS, timeout=TIMEOUT) as answer:
+            self._check(answer)
+            async for line in answer.content.iter_chunked(PIECE_BYTES):
+                self._take_line(line)
 
     def _check(self, answer: aiohttp.ClientResponse) -> None:
         if answer.status == HTTPStatus.FORBIDDEN:

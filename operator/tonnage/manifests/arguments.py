@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from tonnage.api.pods import Speculative
 from tonnage.api.spec import Adapters, Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
@@ -193,8 +192,9 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
     yield from queue_arguments(serving.queue_class_s, flags.max_num_queued_tokens)
     yield from role_arguments(spec)
     yield from offload_arguments(serving.host_cache_gib / split.data)
-    if spec.engine and spec.engine.speculative:
-        yield from ("--speculative-config", _speculative_config(spec.engine.speculative))
+    if spec.engine and (drafts := spec.engine.speculative):
+        config = {"method": drafts.method, "num_speculative_tokens": drafts.tokens}
+        yield from ("--speculative-config", json.dumps(config, separators=(",", ":")))
 
 
 def _nodes(serving: Serving, *, is_worker: bool) -> Iterator[str]:
@@ -224,11 +224,6 @@ def _adapters(given: Adapters | None) -> Iterator[str]:
         yield "--enable-lora"
         yield from ("--max-loras", str(given.number))
         yield from ("--max-lora-rank", str(given.rank))
-
-
-def _speculative_config(given: Speculative) -> str:
-    config = {"method": given.method, "num_speculative_tokens": given.tokens}
-    return json.dumps(config, separators=(",", ":"))
 
 
 def _operation(serving: Serving) -> Iterator[str]:

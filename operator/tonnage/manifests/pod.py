@@ -9,7 +9,6 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_rules import HTTP_PORT
 from tonnage.api.pod_template import deprecated_fields, given_template, merged
 from tonnage.api.pods import Pods, User
-from tonnage.api.references import SecretKey, SecretKeyRef
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
 from tonnage.manifests.arguments import (
@@ -258,10 +257,9 @@ def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
     }
     return [
         *({"name": name, "value": value} for name, value in plain.items()),
-        *(_from_secret(name, source) for name, source in secrets.items() if source),
+        *(
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": of.name, "key": of.key}}}
+            for name, of in secrets.items()
+            if of
+        ),
     ]
-
-
-def _from_secret(name: str, source: SecretKey | SecretKeyRef) -> Manifest:
-    reference = {"name": source.name, "key": source.key}
-    return {"name": name, "valueFrom": {"secretKeyRef": reference}}

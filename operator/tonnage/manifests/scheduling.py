@@ -47,9 +47,12 @@ def place(pod: Manifest, own: Manifest, name: str, workload: Workload, *, is_wor
         required["nodeSelectorTerms"] = [_both(ours, each) for each in terms] or [ours]
     spread = pod.pop("topologySpreadConstraints", [])
     if spread and not is_worker:
+        over = {
+            "labelSelector": {"matchLabels": workload.engines(name)},
+            "matchLabelKeys": [workload.revision_label],
+        }
         pod["topologySpreadConstraints"] = [
-            each if "labelSelector" in each else {**each, **_over(name, workload)}
-            for each in spread
+            each if "labelSelector" in each else {**each, **deepcopy(over)} for each in spread
         ]
 
 
@@ -57,13 +60,6 @@ def _both(ours: Manifest, theirs: Manifest) -> Manifest:
     """Return a term of nodes that are both; a fresh one, which YAML writes out."""
     expressions = [*ours["matchExpressions"], *theirs.get("matchExpressions", [])]
     return deepcopy({**theirs, "matchExpressions": expressions})
-
-
-def _over(name: str, workload: Workload) -> Manifest:
-    return {
-        "labelSelector": {"matchLabels": workload.engines(name)},
-        "matchLabelKeys": [workload.revision_label],
-    }
 
 
 def _gpu_nodes(pods: Pods, product_labels: tuple[str, ...]) -> list[Manifest]:
