@@ -102,8 +102,8 @@ class Observer:
     """What the time between rounds is measured by."""
     _manifests: ManifestCache = field(default_factory=ManifestCache)
     _configs: ModelConfigs = field(init=False)
-    _claims: Referenced[tuple[str, ...]] = field(init=False)
-    _config_maps: Referenced[Mapping[str, str]] = field(init=False)
+    _claims: Referenced[Key, tuple[str, ...]] = field(init=False)
+    _config_maps: Referenced[Key, Mapping[str, str]] = field(init=False)
     """Of the flags of scale targets."""
     _taken: UnlabelledWorkloads = field(init=False)
     _scraper: Scraper = field(init=False)

@@ -100,6 +100,9 @@ ConfigPlace = tuple[str, str, str, str, str]
 """(namespace, ConfigMap, key, name of the model)."""
 Place = tuple[str, str]
 """(namespace, name)"""
+ReadConfig = ModelShape | BadConfig | str
+"""What a config.json says, or why there is none."""
+At = TypeVar("At", bound=tuple[str, ...])
 Part = TypeVar("Part")
 Object = Mapping[str, Any]
 
@@ -129,76 +132,97 @@ class Ages:
         return not 0 <= age_s < (again_s if is_missing else AGE_S)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadConfig:
-    """What stood in a ConfigMap."""
+@dataclass(slots=True, kw_only=True)
+class Referenced(Generic[At, Part]):
+    """A part of each object that was read, by place; what nobody names any more is forgotten."""
 
-    at_s: float
-    shape: ModelShape | BadConfig | None = None
-    problem: str | None = None
+    kube: KubeApi
+    resource: Resource
+    part: Callable[[At, Object], Part | None]
+    ages: Ages
+    is_missing: Callable[[Part | None], bool] = lambda part: part is None
+    """Whether somebody has yet to bring it, or to mend it."""
+    unread: Callable[[At, WorldError], Part | None] = lambda *_: None
+    """What is known of what never could be read."""
+    _read: dict[At, tuple[float, Part | None]] = field(default_factory=dict)
 
-    @property
-    def is_missing(self) -> bool:
-        """Tell whether somebody has yet to bring it, or to mend it."""
-        return not isinstance(self.shape, ModelShape)
+    def forget(self, named: Container[At | None]) -> None:
+        """Keep nothing but what these places hold."""
+        self._read = {place: each for place, each in self._read.items() if place in named}
+        missing = (place[0] for place, (_, part) in self._read.items() if self.is_missing(part))
+        self.ages.count(missing)
+
+    def of(self, place: At | None, now_s: float, *, is_news: bool = False) -> Part | None:
+        """Return what stands there; None: nothing, or that is not known. ``is_news``: read it."""
+        if place is None:
+            return None
+        at_s, part = self._read.get(place, (None, None))
+        if at_s is None or (
+            at_s != now_s
+            if is_news
+            else self.ages.is_due(place[0], now_s - at_s, is_missing=self.is_missing(part))
+        ):
+            part = self._look(place, part)
+            self._read[place] = now_s, part
+        return part
+
+    def _look(self, place: At, known: Part | None) -> Part | None:
+        try:
+            return self.part(place, self.kube.get(self.resource.path(place[0], place[1])) or {})
+        except WorldError as error:
+            LOG.warning(Line("not read", object="/".join(place[:2]), message=str(error)))
+            # What was read last holds until it can be read again.
+            return self.unread(place, error) if self.is_missing(known) else known
 
 
 @dataclass(slots=True, kw_only=True)
 class ModelConfigs:
-    """What was read, by place; what no object names any more is forgotten."""
+    """Shapes of models that config.json files say; of another spec each is read at once."""
 
     kube: KubeApi
     ages: Ages
-    _read: dict[ConfigPlace, ReadConfig] = field(default_factory=dict)
+    _files: Referenced[ConfigPlace, ReadConfig] = field(init=False)
     _asked_for: dict[str, int] = field(default_factory=dict)
     """By UID, the generation of the spec that it was last read for."""
 
-    def forget(self, uids: Iterable[str], places: Iterable[ConfigPlace]) -> None:
+    def __post_init__(self) -> None:
+        self._files = Referenced(
+            kube=self.kube,
+            resource=CONFIG_MAPS,
+            part=config_in,
+            ages=self.ages,
+            is_missing=lambda found: not isinstance(found, ModelShape),
+            unread=lambda place, error: f"ConfigMap {place[1]}: {error}",
+        )
+
+    def forget(self, uids: Container[str], places: Iterable[ConfigPlace]) -> None:
         """Keep nothing but what these objects name."""
-        known, named = set(uids), set(places)
-        self._asked_for = {uid: each for uid, each in self._asked_for.items() if uid in known}
-        self._read = {place: each for place, each in self._read.items() if place in named}
-        self.ages.count(place[0] for place, each in self._read.items() if each.is_missing)
+        self._asked_for = {uid: each for uid, each in self._asked_for.items() if uid in uids}
+        self._files.forget(set(places))
 
     def of(
         self, view: ModelView, model: ModelDeployment, now_s: float
     ) -> tuple[ModelShape | BadConfig | None, str | None]:
         """Return (shape, problem) for a spec that refers to a ConfigMap; else nothing of both."""
-        place = place_of(model)
-        if place is None:
-            return None, None
-        known = self._read.get(place)
         is_news = self._asked_for.get(view.uid) != view.generation
-        if known is None or (
-            known.at_s != now_s
-            if is_news
-            else self.ages.is_due(place[0], now_s - known.at_s, is_missing=known.is_missing)
-        ):
-            known = self._read[place] = self._look(place, known, now_s)
-        self._asked_for[view.uid] = view.generation
-        return known.shape, known.problem
+        found = self._files.of(place_of(model), now_s, is_news=is_news)
+        if found is not None:
+            self._asked_for[view.uid] = view.generation
+        return (None, found) if isinstance(found, str) else (found, None)
 
-    def _look(self, place: ConfigPlace, known: ReadConfig | None, now_s: float) -> ReadConfig:
-        namespace, name, key, model_id, overrides = place
-        try:
-            found = self.kube.get(CONFIG_MAPS.path(namespace, name))
-        except WorldError as error:
-            if known is not None and not known.is_missing:
-                return known  # what was read last holds until it can be read again
-            return ReadConfig(at_s=now_s, problem=f"ConfigMap {name}: {error}")
-        data = (found or {}).get("data") or {}
-        text = data.get(key)
-        if text is None:
-            problem = f"ConfigMap {name} has no key {key} in {namespace}"
-            return ReadConfig(at_s=now_s, problem=problem)
-        num_bytes = len(text.encode("utf-8", "surrogatepass"))
-        if num_bytes > MOST_BYTES:
-            problem = (
-                f"{key} of ConfigMap {name} in {namespace} has {num_bytes} bytes; at most "
-                f"{MOST_BYTES} are read"
-            )
-            return ReadConfig(at_s=now_s, problem=problem)
-        return ReadConfig(at_s=now_s, shape=shape_of(text, model_id, overrides, data.get))
+
+def config_in(place: ConfigPlace, config_map: Object) -> ReadConfig:
+    """Return the shape that a key of a ConfigMap says, or why there is none."""
+    namespace, name, key, model_id, overrides = place
+    data = config_map.get("data") or {}
+    text = data.get(key)
+    if text is None:
+        return f"ConfigMap {name} has no key {key} in {namespace}"
+    num_bytes = len(text.encode("utf-8", "surrogatepass"))
+    if num_bytes > MOST_BYTES:
+        of = f"{key} of ConfigMap {name} in {namespace}"
+        return f"{of} has {num_bytes} bytes; at most {MOST_BYTES} are read"
+    return shape_of(text, model_id, overrides, data.get)
 
 
 def place_of(model: ModelDeployment) -> ConfigPlace | None:
@@ -224,46 +248,12 @@ def shape_of(
         return BadConfig(kind=type(error), message=str(error))
 
 
-@dataclass(slots=True, kw_only=True)
-class Referenced(Generic[Part]):
-    """A part of each object that was read, by place; what nobody names any more is forgotten."""
-
-    kube: KubeApi
-    resource: Resource
-    part: Callable[[Object], Part | None]
-    ages: Ages
-    _read: dict[Place, tuple[float, Part | None]] = field(default_factory=dict)
-
-    def forget(self, named: Container[Place | None]) -> None:
-        """Keep nothing but what these places hold."""
-        self._read = {place: each for place, each in self._read.items() if place in named}
-        self.ages.count(place[0] for place, (_, part) in self._read.items() if part is None)
-
-    def of(self, place: Place | None, now_s: float) -> Part | None:
-        """Return what stands there; None: nothing, or that is not known."""
-        if place is None:
-            return None
-        known = self._read.get(place)
-        if known is None or self.ages.is_due(
-            place[0], now_s - known[0], is_missing=known[1] is None
-        ):
-            known = self._read[place] = (now_s, self._look(place, known[1] if known else None))
-        return known[1]
-
-    def _look(self, place: Place, known: Part | None) -> Part | None:
-        try:
-            return self.part(self.kube.get(self.resource.path(*place)) or {})
-        except WorldError as error:
-            LOG.warning(Line("not read", object="/".join(place), message=str(error)))
-            return known  # what was read last holds until it can be read again
-
-
-def access_modes(claim: Object) -> tuple[str, ...] | None:
+def access_modes(_: Place, claim: Object) -> tuple[str, ...] | None:
     """Return how a claim may be mounted: that never changes, but it may be made anew."""
     return tuple((claim.get("spec") or {}).get("accessModes") or ()) or None
 
 
-def data_of(config_map: Object) -> Mapping[str, str] | None:
+def data_of(_: Place, config_map: Object) -> Mapping[str, str] | None:
     """Return the texts in a ConfigMap."""
     return config_map.get("data") if config_map else None
 
