@@ -30,6 +30,7 @@ from tonnage.control.report.rules import (
     template_drift,
     why_stalled,
 )
+from tonnage.manifests.changes import template_changes
 from tonnage.manifests.roles import RoleManifest, is_written_for
 from tonnage.units import one_line
 
@@ -209,19 +210,9 @@ def edited(found: Assessment) -> dict[str, RoleManifest]:
     for each in found.apart.manifests if found.apart else ():
         if each.role in roles and roles[each.role].view.digest == each.digest:
             spec = json.loads(roles[each.role].view.manifest)["spec"]
-            field = next(_departures(spec, each.spec, f"{each.name} spec"), None)
-            edits |= {field: each} if field else {}
+            for change in template_changes(spec, each.spec, owned=None)[:1]:
+                edits[f"{each.name} spec.{change.field}"] = each
     return edits
-
-
-def _departures(live: Any, wanted: Any, path: str) -> Iterator[str]:
-    """Yield the fields that are not as they were written."""
-    if not isinstance(wanted, Mapping) or not isinstance(live, Mapping):
-        if live != wanted:
-            yield path
-        return
-    for key, value in wanted.items():
-        yield from _departures(live.get(key), value, f"{path}.{key}")
 
 
 def has_roles(found: Assessment) -> bool:
