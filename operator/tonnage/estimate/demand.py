@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.samples import EngineSamples
+from tonnage.estimate.samples import EngineSamples, mean_of
 
 MAX_RELATIVE_ERROR = 0.01
 """Standard error of a rate that is good enough: of 10,000 requests, where they come by chance. The
@@ -92,7 +92,10 @@ def measure_demand(
         reporting=reporting,
         is_complete=ready_pods <= reporting,
         newest=counts.get(WINDOWS[0]),
-        preemptions_per_request=_preemptions_per_request(fresh),
+        preemptions_per_request=mean_of(
+            (each.seconds, each.preemptions_per_s, each.completed_per_s)
+            for each in (engine.busy for engine in fresh)
+        ),
     )
 
 
@@ -185,16 +188,6 @@ def _log_ratio(seen: float, expected: float) -> float:
     return seen * math.log(seen / expected) if seen > 0 else 0.0
 
 
-def _preemptions_per_request(samples: Iterable[EngineSamples]) -> float | None:
-    """Return how often a request was preempted, of those that completed."""
-    preemptions = completed = 0.0
-    for each in (engine.busy for engine in samples):
-        if each.preemptions_per_s is not None and each.completed_per_s is not None:
-            preemptions += each.preemptions_per_s * each.seconds
-            completed += each.completed_per_s * each.seconds
-    return preemptions / completed if completed else None
-
-
 def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:
     """Return the share of requests within a limit, from cumulative histogram rates.
 
@@ -202,7 +195,7 @@ def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> fl
     ladder: a bound that one lacks is not zero requests there. No bound holds more than all.
     None without requests.
     """
-    told = [each for each in within if math.inf in each and len(each) > 1]
+    told = with_bounds(within)
     total = sum(each[math.inf] for each in told)
     if total <= 0:
         return None
