@@ -121,7 +121,7 @@ class TestASlowPod:
         found = judged(a_speed(), a_speed(behind=1.2, node="node-7"), a_speed())
 
         assert (found.state, found.reason) == ("False", "SlowPod")
-        assert "pod pod-1 on node node-7 takes 20% longer" in found.message
+        assert "steps of pod-1 on node node-7 take 20% longer" in found.message
 
     @pytest.mark.parametrize(("behind", "state"), [(1.14, "True"), (1.16, "False")])
     def test_of_two_is_the_slower_one_by_more_than_fifteen_percent(self, behind, state):
@@ -133,7 +133,7 @@ class TestASlowPod:
     def test_without_a_node_is_named_alone(self):
         found = judged(a_speed(), a_speed(behind=1.5, node=None))
 
-        assert "pod pod-1 takes 50% longer" in found.message
+        assert "steps of pod-1 take 50% longer" in found.message
 
 
 class TestWhatIsRemembered:

@@ -137,7 +137,7 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
     if explain([worst]):
         behind = steps_behind({p: each for p, each in known.speeds.items() if p in late}, worst)
         if behind > SLOW_POD:
-            return _slow_pod(worst, behind)
+            return slow_pod(worst, behind, known.speeds)
         usual = (sum(requests.values()) - requests[worst]) / (len(requests) - 1)
         by_chance = DEVIATIONS * math.sqrt(usual / window_s)
         if requests[worst] > max(UNEVEN * usual, usual + by_chance):
@@ -149,10 +149,13 @@ def _of_some_pods(each: Attainment, known: Evidence) -> Reason | None:
     return _of_cold_pods(known, warm, explain)
 
 
-def _slow_pod(pod: str, behind: float) -> Reason:
+def slow_pod(pod: str, behind: float, speeds: Mapping[str, PodSpeed]) -> Reason:
+    """Say how much longer the steps of a pod are; ``behind``: a logarithm."""
+    node = speeds[pod].node if pod in speeds else None
+    where = f"{pod} on node {node}" if node else pod
     message = (
-        f"steps of {pod} take {math.expm1(behind):.0%} longer than those of the others: delete it, "
-        "and look at its node"
+        f"steps of {where} take {math.expm1(behind):.0%} longer than those of the others: delete "
+        "it, and look for throttling, other load or a slower link on its node"
     )
     return Reason("SlowPod", message)
 
@@ -170,7 +173,7 @@ def _of_steps(each: Attainment, known: Evidence) -> Reason | None:
     longer = known.longer + median_high([e.slower for e in known.speeds.values()] or [0.0])
     message = f"steps take {math.expm1(longer):.0%} longer than expected, so fewer are served"
     for cause, more, pods in (
-        (_slow_pod(worst, behind), behind, {worst}),
+        (slow_pod(worst, behind, known.speeds), behind, {worst}),
         (Reason("SlowSteps", message), known.misses_tpot * longer, {pod for pod, _ in windows}),
     ):
         served_per_s = sum(w.completed_per_s or 0.0 for pod, w in windows if pod in pods)

@@ -13,7 +13,7 @@ from tonnage.control.input.memory import PodSpeed
 from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.times import rfc3339
 from tonnage.control.learn.believed import beliefs, estimated_kv_tokens
-from tonnage.control.measure.causes import SLOW_POD, slowest
+from tonnage.control.measure.causes import SLOW_POD, slow_pod, slowest
 from tonnage.estimate.calibration import memory_key, speed_key
 from tonnage.estimate.learner import BAND, constants_of, deviation_of_step, slow_end
 from tonnage.estimate.planning_constants import Belief, step_ratio
@@ -196,11 +196,10 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
         "MBU": median(each.mbu for each in speeds.values()),
         "MFU": median(each.mfu for each in speeds.values()),
     }
-    doubts = [
-        *_beyond_physics(middle, ease),
-        *_at_the_edge(chosen.belief, ease),
-        *_slow_pod(speeds, ease),
-    ]
+    doubts = [*_beyond_physics(middle, ease), *_at_the_edge(chosen.belief, ease)]
+    pod, behind = slowest(speeds)
+    if behind > ease * math.log1p(SLOW_POD):
+        doubts.append(slow_pod(pod, behind, speeds))
     if not doubts:
         shares = ", ".join(f"{name} {value:.0%}" for name, value in middle.items())
         return Finding("True", "Plausible", shares)
@@ -235,16 +234,3 @@ def _constants(belief: Belief) -> tuple[tuple[str, float, float, float], ...]:
     names = ("overhead factor", "bandwidth efficiency", "prefill efficiency")
     most = (math.inf, 1.0, 1.0)
     return tuple(zip(names, belief.posterior.constants, belief.prior.constants, most, strict=True))
-
-
-def _slow_pod(speeds: Mapping[str, PodSpeed], ease: float) -> Iterator[Reason]:
-    """Yield the pod that lags most behind the one in the middle of the others."""
-    pod, behind = slowest(speeds)
-    if behind <= ease * math.log1p(SLOW_POD):
-        return
-    where = f"pod {pod} on node {node}" if (node := speeds[pod].node) else f"pod {pod}"
-    yield Reason(
-        "SlowPod",
-        f"{where} takes {math.expm1(behind):.0%} longer for the same step than the median "
-        "of the other pods: look for throttling, other load, or a slower link on that node",
-    )
