@@ -8,9 +8,9 @@ less. ``speed_formula`` is the formula, ``speed_priors`` what holds before any m
 client of a closed loop sees is simulated with the constants found so far, and the fit repeated.
 """
 
-import csv
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, fields, replace
 from itertools import product
 from pathlib import Path
@@ -20,6 +20,7 @@ import click
 import numpy as np
 import yaml
 from scipy.optimize import least_squares
+from speed import read_rows
 from speed_cases import (
     FIRST_TOKENS,
     STEPS,
@@ -282,15 +283,10 @@ def is_fitted_on(row: Mapping[str, str]) -> bool:
 
 
 def read_samples(data: Path, configs: Path) -> list[Sample]:
-    models = yaml.safe_load(configs.read_text())
-    samples = []
-    with data.open(newline="") as lines:
-        for row in csv.DictReader(lines):
-            if is_fitted_on(row):
-                try:
-                    samples.append(sample_of(case_of(row, models)))
-                except (CatalogError, KeyError):
-                    continue
+    models, samples = yaml.safe_load(configs.read_text()), []
+    for row in filter(is_fitted_on, read_rows(data)):
+        with suppress(CatalogError, KeyError):
+            samples.append(sample_of(case_of(row, models)))
     return samples
 
 
@@ -322,8 +318,7 @@ def main(*, data: Path, configs: Path, write: bool) -> None:
 def other_engines(data: Path, configs: Path, table: SpeedTable) -> dict[str, Era]:
     """Return four figures for each other engine: its overheads, and what a first token adds."""
     models = yaml.safe_load(configs.read_text())
-    with data.open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["engine"] != "vllm" and row["value"]]
+    rows = [row for row in read_rows(data) if row["engine"] != "vllm" and row["value"]]
     engines = sorted({row["engine"] for row in rows})
     return {
         engine: era_of_engine(

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from statistics import fmean
 
 import click
 from measured import rss_mib, write_page
@@ -227,34 +228,6 @@ def groups_of(pods: Mapping[str, Sequence[str]]) -> list[tuple[str, ...]]:
     return [each.namespaces for each in parts_of(lambda _: {}, named, {}, 0.0)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """What ticks of one fleet took, with so much of it changing."""
-
-    objects: int
-    changing: str
-    ticked: Sequence[Ticked]
-    num_series: int
-    rss_mib: float
-    double_mib: float
-    """Of these."""
-
-    def mean(self, step: str | None = None) -> float:
-        figures = [
-            each.cpu_s if step is None else each.steps_s.get(step, 0.0) for each in self.ticked
-        ]
-        return sum(figures) / len(figures)
-
-    def __str__(self) -> str:
-        writes = sum(each.writes for each in self.ticked) / len(self.ticked)
-        steps = " | ".join(f"{self.mean(step):.2f}" for step in STEPS)
-        return (
-            f"| {self.objects} | {self.changing} | {self.num_series} "
-            f"| {self.mean():.2f} | {steps} | {writes:.0f} "
-            f"| {self.rss_mib:.0f} | {self.rss_mib - self.double_mib:.0f} |"
-        )
-
-
 STEPS = ("observe", "decide", "act", "tell")
 HEAD = """# What a tick of a large fleet costs
 
@@ -277,33 +250,28 @@ that is more than there are, they were shared with other work, and CPU comes out
 """
 
 
-def rows(
-    number: int, changing: Sequence[float], *, questions: int, replicas: int, ticks: int
-) -> Iterator[Row]:
+def rows_of(
+    number: int, changing: Sequence[float], questions: int, replicas: int, ticks: int
+) -> list[str]:
+    """Return the rows of one fleet, as they are written."""
     clocked = Clocked(number, questions, replicas)
-    yield _row(clocked, "first tick", [clocked.tick()])
+
+    def row(changing: str, ticked: Sequence[Ticked]) -> str:
+        means = (fmean(each.steps_s.get(step, 0.0) for each in ticked) for step in STEPS)
+        cpu_s = fmean(each.cpu_s for each in ticked)
+        writes, rss = fmean(each.writes for each in ticked), rss_mib()
+        return (
+            f"| {number} | {changing} | {clocked.world.num_series} | {cpu_s:.2f} "
+            f"| {' | '.join(f'{each:.2f}' for each in means)} | {writes:.0f} "
+            f"| {rss:.0f} | {rss - clocked.double_mib:.0f} |"
+        )
+
+    found = [row("first tick", [clocked.tick()])]
     for _ in range(WARM_TICKS):
         clocked.tick(changing[0])
     for percent in changing:
-        yield _row(clocked, f"{percent:g} %", [clocked.tick(percent) for _ in range(ticks)])
-
-
-def _row(clocked: Clocked, changing: str, ticked: Sequence[Ticked]) -> Row:
-    return Row(
-        objects=clocked.number,
-        changing=changing,
-        ticked=ticked,
-        num_series=clocked.world.num_series,
-        rss_mib=rss_mib(),
-        double_mib=clocked.double_mib,
-    )
-
-
-def told_rows(
-    number: int, changing: Sequence[float], questions: int, replicas: int, ticks: int
-) -> list[str]:
-    made = rows(number, changing, questions=questions, replicas=replicas, ticks=ticks)
-    return [str(row) for row in made]
+        found.append(row(f"{percent:g} %", [clocked.tick(percent) for _ in range(ticks)]))
+    return found
 
 
 @click.command()
@@ -324,7 +292,7 @@ def main(  # noqa: PLR0913, PLR0917  (options)
     asked = [(number, changing, questions, replicas, ticks) for number in objects]
     # Each fleet in a process of its own: what another left free would count as nobody's memory.
     with get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
-        found = [row for fleet in pool.starmap(told_rows, asked, chunksize=1) for row in fleet]
+        found = [row for fleet in pool.starmap(rows_of, asked, chunksize=1) for row in fleet]
     head = HEAD.format(
         questions=questions,
         replicas=replicas,

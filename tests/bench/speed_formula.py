@@ -47,7 +47,7 @@ from speed_priors import (
 )
 from speed_row import BEFORE_2025, era_name
 
-from tonnage.catalog.engine import parse_version
+from tonnage.catalog.engine import at_version
 from tonnage.catalog.engine_speed import (
     TEXTBOOK_SPEED,
     SpeedConstants,
@@ -265,12 +265,7 @@ def _launches(case: Case) -> str:
     """Name the version whose launches of prompts a case has; those before 2025 have none apart."""
     if era_name(case.row) in BEFORE_2025:
         return "none"
-    known = sorted(LAUNCHES_SINCE, key=parse_version)
-    minor = case.run.minor
-    return max(
-        (each for each in known if not minor or parse_version(each) <= parse_version(minor)),
-        key=parse_version,
-    )
+    return at_version({since: since for since in LAUNCHES_SINCE}, case.run.minor)
 
 
 def columns_of(samples: Sequence[Sample]) -> Columns:
@@ -345,7 +340,8 @@ def _decode_s(values: Values, columns: Columns, *, is_own: bool = False) -> Any:
     efficiency = _bandwidth(values, columns)
     experts = np.where(columns["experts_efficiency"], columns["experts_efficiency"], efficiency)
     weights_s = columns["dense_s"] / efficiency
-    touched = _touched_by_own(values, columns) if is_own else _touched(values, columns)
+    own = columns["tokens"] + columns["own_chunk"]
+    touched = _touched_by(values, columns, own) if is_own else _touched(values, columns)
     weights_s = weights_s + columns["experts_s"] * touched / experts
     work = values["compute_efficiency"]
     power = OVERLAP_POWER
@@ -394,10 +390,6 @@ def _touched(values: Values, columns: Columns) -> Any:
     without = _touched_by(values, columns, columns["tokens"])
     within = _touched_by(values, columns, columns["tokens"] + columns["chunk"])
     return (1 - share) * without + share * within
-
-
-def _touched_by_own(values: Values, columns: Columns) -> Any:
-    return _touched_by(values, columns, columns["tokens"] + columns["own_chunk"])
 
 
 def _touched_by(values: Values, columns: Columns, tokens: Any) -> Any:
