@@ -73,7 +73,7 @@ class Loop:
     past: PastReader | None = None
     """What was before this process; None: it is not asked for."""
     ticked_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_TICKS))
-    """When the last ticks began."""
+    """When the last ticks began in which every object was decided."""
     held: frozenset[str] = frozenset()
     """Namespaces whose scaling the circuit breaker held in the last tick."""
     tell: Callable[[FleetSeries], None] = unheard
@@ -111,12 +111,12 @@ class Loop:
         with self.step("ask"):
             self._ask()
         now_s = self.now()
-        self.ticked_at_s.append(now_s)
         with self.step("observe"):
             fleet = self._observe(now_s)
             self.store.serve(served_by(fleet.models))
         with self.step("decide"):
             settled, self._settled = self._settled if self._shared == fleet.shared else {}, {}
+            self.ticked_at_s.extend([] if settled else [now_s])
             outcome = tick(
                 fleet,
                 self.memory,

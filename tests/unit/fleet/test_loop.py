@@ -174,6 +174,15 @@ class TestBetweenAnswers:
 
         assert self.changed(loop, world, "a", after_s=15)[1] == {"uid-of-a", "uid-of-b"}
 
+    def test_the_pace_is_that_of_ticks_that_decide_all(self):
+        loop, world = served(a_manifest("a"), a_manifest("b"))
+        before_s = world.now_s
+        self.changed(loop, world, "a")
+        between_s = loop.ticked_at_s[-1]
+        tick(loop, world)
+
+        assert (between_s, loop.ticked_at_s[-1]) == (before_s, world.now_s)
+
     def test_what_could_not_be_written_is_decided_again(self):
         loop, world = served(a_manifest("a"), a_manifest("b"))
         world.kube.fail = refusing("deployments/b")
