@@ -175,14 +175,16 @@ body, figcaption, dl, svg text {{ font-family: system-ui, sans-serif !important;
 pre {{ overflow-x: auto; font: 13px/1.45 ui-monospace, Menlo, Consolas, monospace; }}
 figure {{ margin: 1.5rem 0; break-inside: avoid; }}
 figcaption {{ color: #566170; font-size: .87rem; line-height: 1.45; max-width: 720px; }}
+figcaption::first-letter {{ text-transform: uppercase; }}
 dl {{ display: grid; grid-template-columns: repeat(auto-fill, minmax(15rem, 1fr)); gap: .6rem; }}
 dl > div {{ border: 1px solid #d9dee5; border-radius: 6px; padding: .5rem .7rem; }}
 dt {{ color: #566170; font-size: .8rem; }}
 dd {{ margin: .2rem 0 0; }}
 @media (max-width: 800px) {{ body {{ padding: .75rem; }} pre {{ font-size: min(13px, 2.5vw); }} }}
-@media (max-width: 800px) {{ .wide {{ display: none; }} }}
 @media (min-width: 801px) {{ .narrow {{ display: none; }} }}
 svg {{ display: block; max-width: 100%; height: auto; }}
+@media (max-width: 800px) {{ .wide {{ display: none; }} figure {{ overflow-x: auto; }}
+                            svg {{ min-width: 640px; }} }}
 </style>
 </head>
 <body>

@@ -136,10 +136,7 @@ def targets_written(targets: Iterable[Target]) -> str:
 
 
 def _changed(request: SizingRequest) -> Iterator[tuple[str, SizingRequest]]:
-    """Yield (change, request) of the same class: a newer engine, any number of GPUs, fewer bytes.
-
-    Bytes of weights, of the cache, and of a shorter context.
-    """
+    """Yield (change, request) of the same class: a newer engine, any split, fewer bytes."""
     newest = newest_version()
     if parse_version(request.engine.minor) < parse_version(newest):
         changed = with_prior(replace(request, engine=find_engine(newest)))
@@ -168,7 +165,8 @@ def _cheapest(
     for change, other in changed:
         with suppress(SizingError):
             usd, num_gpus = least_usd_per_gpu_hour(other.gpu), fewest_gpus(other)
-            bounded.append(((math.inf if usd is None else num_gpus * usd, num_gpus), change, other))
+            price = math.inf if usd is None else num_gpus * usd
+            bounded.append(((price, num_gpus), change, other))
     found: list[Alternative] = []
     for least, change, other in sorted(bounded, key=lambda each: each[:2]):
         most = _price(found[-1]) if len(found) == number else None
@@ -176,8 +174,8 @@ def _cheapest(
             break
         if sizing := _try(other, on_search, most):
             num_gpus = sizing.parallelism.num_gpus
-            number_changes = request.num_gpus not in {None, num_gpus}
-            size = f"hardware.gpusPerReplica: {num_gpus}" if number_changes else ""
-            offer = Alternative(changes=tuple(filter(None, (change, size))), sizing=sizing)
+            size = f"hardware.gpusPerReplica: {num_gpus}"
+            changes = (change, "" if request.num_gpus in {None, num_gpus} else size)
+            offer = Alternative(changes=tuple(filter(None, changes)), sizing=sizing)
             found = sorted([*found, offer], key=_price)[:number]
     return found
