@@ -10,8 +10,9 @@ from fleet_builders import NOW_S, a_deployment_body, a_fleet, a_manifest, a_mode
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import RoleObject
+from tonnage.control.input.writers import Result, WriteKind
 from tonnage.control.series import gauges
-from tonnage.control.tick import tick
+from tonnage.control.tick import tick, with_results
 from tonnage.fleet.views import model_view
 from tonnage.sizing.errors import SearchAbandonedError
 
@@ -197,6 +198,24 @@ class TestAnEditOfARole:
         assert written_s[0] == 0
         assert len(pauses_s) >= 2
         assert all(240 <= each <= 315 for each in pauses_s)
+
+    def test_adds_no_variable_to_those_that_the_spec_has(self):
+        pods = {"env": [{"name": "A", "secretKeyRef": {"name": "some", "key": "a"}}]}
+        roles = as_made(ticked(an_object(pods=pods))[0])
+        roles[1]["spec"]["pods"]["env"].append(pods["env"][0] | {"name": "B"})
+        writes, _ = ticked(an_object(pods=pods), roles=roles)
+
+        assert [each.role for each in writes.roles] == ["decode"]
+
+    def test_that_could_not_be_written_over_is_written_over_in_the_next_tick(self, made):
+        state = a_state(an_object(), replicas=None, roles=there(an_edited_role(made)))
+        outcome = tick(a_fleet(state), Memory())
+        held = {state.view.uid: {WriteKind.TEMPLATE: Result()}}
+        memory = with_results(outcome, held, before=Memory(), now_s=NOW_S)
+        later = {"now_s": NOW_S + 15}
+        writes, _ = ticked(an_object(), roles=an_edited_role(made), memory=memory, fleet=later)
+
+        assert [each.role for each in writes.roles] == ["decode"]
 
     def test_is_forgotten_when_it_stays_away(self, made):
         _, memory = ticked(an_object(), roles=an_edited_role(made))

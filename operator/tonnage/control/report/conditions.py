@@ -30,7 +30,6 @@ from tonnage.control.report.rules import (
     template_drift,
     why_stalled,
 )
-from tonnage.manifests.changes import template_changes
 from tonnage.manifests.roles import RoleManifest, is_written_for
 from tonnage.units import one_line
 
@@ -210,9 +209,18 @@ def edited(found: Assessment) -> dict[str, RoleManifest]:
     for each in found.apart.manifests if found.apart else ():
         if each.role in roles and roles[each.role].view.digest == each.digest:
             spec = json.loads(roles[each.role].view.manifest)["spec"]
-            for change in template_changes(spec, each.spec, owned=None)[:1]:
-                edits[f"{each.name} spec.{change.field}"] = each
+            field = next(_departures(spec, each.spec, f"{each.name} spec"), None)
+            edits |= {field: each} if field else {}
     return edits
+
+
+def _departures(live: Any, wanted: Any, path: str) -> Iterator[str]:
+    """Yield the fields that are not as they were written; a list is one value, as in the CRD."""
+    if isinstance(wanted, Mapping) and isinstance(live, Mapping):
+        for key, value in wanted.items():
+            yield from _departures(live.get(key), value, f"{path}.{key}")
+    elif live != wanted:
+        yield path
 
 
 def has_roles(found: Assessment) -> bool:

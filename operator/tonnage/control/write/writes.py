@@ -4,12 +4,7 @@ from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
-from tonnage.control.decide.retries import (
-    apart_s,
-    failed_again,
-    is_waiting,
-    waiting_kinds,
-)
+from tonnage.control.decide.retries import apart_s, failed_again, is_waiting, waiting_kinds
 from tonnage.control.decide.situation import PodCost, costs_to_go
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
@@ -156,8 +151,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         event_records=() if view.is_deleting else events,
         is_oversized=view.is_oversized,
     )
-    if checks:
-        known = _with_check(known, found, fleet)
+    known = _with_check(known, found, fleet) if checks else known
     memory = with_written(
         replace(found.memory, reported=said, written=known),
         found,
@@ -286,7 +280,7 @@ def _write_memory(
             before = failures.get(kind)
             failures[kind] = failed_again(before, result, found.state.view, now_s=now_s)
     known = replace(known, failures=failures)
-    if CHILDREN not in results:
+    if not results.keys() & {CHILDREN, TEMPLATE}:
         return known
     generation = found.memory.written.children_generation
     return replace(known, children_checked_at_s=None, children_generation=generation)
