@@ -359,19 +359,18 @@ def next_best(
     return cheapest(request, within, on_search, bar)[0]
 
 
-def fewest_gpus(request: SizingRequest) -> float:
-    """Return the GPUs below which no split within a node serves the demand, by fluid bounds.
+def fewest_gpus(request: SizingRequest, *, is_within_node: bool = True) -> float:
+    """Return the GPUs below which no split serves the demand, by fluid bounds.
 
     Raises:
         SizingError: none fits, or none keeps the SLO for one request alone.
     """
     refusals: list[SizingError] = []
-    splits = splits_for(request, num_gpus=None)
-    within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
+    most = request.gpu.gpus_per_node if is_within_node else math.inf
     rate = request.demand.requests_per_s or 0.0
     fewest = math.inf
-    for split in within:
-        if split.num_gpus >= fewest:
+    for split in splits_for(request, num_gpus=request.num_gpus):
+        if split.num_gpus >= fewest or split.num_gpus > most:
             break  # the smallest come first
         for outline in outlines_of(request, [split], refusals):
             replicas = max(1, math.ceil(rate / outline.bound_requests_per_s))

@@ -151,6 +151,14 @@ def test_a_refusal_gives_the_numbers_and_the_ways_out():
     assert "hardware.gpu: H200" in result.stdout
 
 
+def test_a_second_node_is_a_way_out_where_no_split_of_one_fits():
+    larger = TOO_LARGE.replace("3.3-70B", "3.1-405B").replace("Replica: 1", "Replica: 8")
+    slower = larger.replace("PerSecond: 4", "PerSecond: 1").replace("p95: 50ms", "p95: 80ms")
+    offers = as_json(slower)["offers"]
+
+    assert ["hardware.gpusPerReplica: 16"] in [each["changes"] for each in offers]
+
+
 def test_the_ways_out_lead_out():
     more = TOO_LARGE.replace("gpusPerReplica: 1", "gpusPerReplica: 4")
     other = TOO_LARGE.replace("H100\n    gpusPerReplica: 1", "H200")

@@ -164,7 +164,8 @@ def _cheapest(
     bounded = list[tuple[Price, str, SizingRequest]]()
     for change, other in changed:
         with suppress(SizingError):
-            usd, num_gpus = least_usd_per_gpu_hour(other.gpu), fewest_gpus(other)
+            num_gpus = fewest_gpus(other, is_within_node=other.gpu.name != request.gpu.name)
+            usd = least_usd_per_gpu_hour(other.gpu)
             price = math.inf if usd is None else num_gpus * usd
             bounded.append(((price, num_gpus), change, other))
     found: list[Alternative] = []
