@@ -167,8 +167,7 @@ def gauges(found: Assessment, memory: ObjectMemory) -> Iterator[MetricSample]:
     for name, field in CONSTANTS.items() if learned else ():
         constant: LearnedConstant = getattr(learned, field)
         for estimate in ("prior", "learned", "planned"):
-            value = getattr(constant, estimate)
-            yield MetricSample("tonnage_calibration", value, (name, estimate))
+            yield MetricSample("tonnage_calibration", getattr(constant, estimate), (name, estimate))
         yield MetricSample("tonnage_calibration_doubt", constant.deviation_fraction, (name,))
     repeated = said_by_roles(found)
     for condition in memory.reported.conditions.values():
@@ -211,9 +210,6 @@ def _figures(found: Assessment, memory: ObjectMemory) -> dict[str, float | None]
             "max_num_batched_tokens": chosen.sizing.flags.max_num_batched_tokens,
             "goodput_requests_per_second": each_requests_per_s,
             "goodput_factor": chosen.goodput_factor,
-            "utilization": demand.requests_per_s / served_per_s
-            if demand and served_per_s
-            else None,
             "usd_per_hour": usd_per_hour(chosen.sizing, replicas.desired),
         }
         if demand is not None and served_per_s > 0:
