@@ -159,6 +159,15 @@ def test_a_second_node_is_a_way_out_where_no_split_of_one_fits():
     assert ["hardware.gpusPerReplica: 16"] in [each["changes"] for each in offers]
 
 
+def test_a_way_out_changes_the_spec_where_only_the_flags_that_run_do_not_fit():
+    given = SCALED.replace("gpu: H200", "gpu: H200\n    gpusPerReplica: 2")
+    small = a_deployment(args=["--tensor-parallel-size=2", "--gpu-memory-utilization=0.2"])
+    offers = as_json(given, small)["offers"]
+
+    assert offers
+    assert all(each["changes"] for each in offers)
+
+
 def test_the_ways_out_lead_out():
     more = TOO_LARGE.replace("gpusPerReplica: 1", "gpusPerReplica: 4")
     other = TOO_LARGE.replace("H100\n    gpusPerReplica: 1", "H200")

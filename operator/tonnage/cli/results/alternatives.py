@@ -178,5 +178,6 @@ def _cheapest(
             size = f"hardware.gpusPerReplica: {num_gpus}"
             changes = (change, "" if request.num_gpus in {None, num_gpus} else size)
             offer = Alternative(changes=tuple(filter(None, changes)), sizing=sizing)
-            found = sorted([*found, offer], key=_price)[:number]
+            if offer.changes:  # other flags of what runs are no change to a spec
+                found = sorted([*found, offer], key=_price)[:number]
     return found
