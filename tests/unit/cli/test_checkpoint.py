@@ -45,6 +45,17 @@ CONFIG = json.dumps(
 )
 AS_STORED = llama(("    weights: fp8\n", ""), ("    requestsPerSecond: 4\n", ""))
 """Without a rate no replicas are searched for: what is read of files is the same."""
+SLOW = llama(
+    ("    weights: fp8\n", ""),
+    ("    gpu: H200\n    gpusPerReplica: 2\n", "    gpu: GH200\n    gpusPerReplica: 1\n"),
+    ("contextLength: 8192", "contextLength: 131072"),
+    ("p95: 2s", "p95: 3s"),
+    ("p95: 50ms", "p95: 30ms"),
+    ('"0.33", queue: fcfs', '"0.20"'),
+    ("    requestsPerSecond: 4\n", ""),
+    ("{mean: 4000, p99: 7000}", "{mean: 1000}"),
+    ("{mean: 1000}\n  scaling", "{mean: 200}\n  scaling"),
+)
 AUTO = AS_STORED.replace("meta-llama/Llama-3.3-70B-Instruct", "my/model")
 KEY = "hf_of_a_test"
 NOWHERE = "http://127.0.0.1:9"
@@ -246,6 +257,21 @@ def test_what_changes_the_weights_is_offered_without_the_bytes_of_the_files():
     assert stored.pop("model.weights: fp8") is None
     assert stored
     assert all(each.attention.num_tensors == 4 * 80 for each in stored.values())
+
+
+def test_without_a_rate_no_way_out_is_passed_over_for_a_dearer_one():
+    (document,) = read_documents(SLOW, source="x")
+    known, own = built_in_gpus(), "GH200"
+    others = ["A100-80GB", "H200", "B300", "A100-40GB", "RTX-PRO-6000"]
+
+    def costs(*names):
+        terms = PlanContext(gpus={name: known[name] for name in (own, *names)})
+        refused = answer(parse_model_deployment(document.content), terms)
+        assert isinstance(refused, Refused)
+        return [each.bill.usd_per_hour for each in with_offers(refused, terms).offers]
+
+    alone = sorted(usd for name in others for usd in costs(name))
+    assert costs(*others) == alone[:4]
 
 
 def a_hub(contents, *, has_ranges=True):

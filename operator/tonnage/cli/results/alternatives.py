@@ -98,8 +98,8 @@ def _price(offer: Alternative) -> Price:
 
 def _try(request: SizingRequest, on_search: OnSearch, most: Price | None = None) -> Sizing | None:
     """Return the answer if there is one, as far as is searched below a price."""
-    limit = NO_LIMIT
-    if most:
+    limit, demand = NO_LIMIT, request.demand
+    if most and (demand.requests_per_s or demand.concurrency):  # else ranks are of a request/s
         usd, num_gpus = most
         has_no_price = usd == math.inf
         limit = limit_below(request, (has_no_price, num_gpus if has_no_price else usd))
