@@ -74,10 +74,9 @@ cdef class Rank:
     cdef integer _newest(self) except -1
     @cython.locals(last=integer, number=integer, is_live=bint)
     cdef integer _last(self) except -1
-    cdef integer _class_of(self, integer number) except -1
     @cython.locals(own=integer, others=integer, is_earlier=bint)
     cdef bint _is_before(self, integer number, integer other) except -1
-    @cython.locals(at=integer)
+    @cython.locals(at=integer, beyond=integer, middle=integer)
     cdef void _queue_again(self, integer number) except *
     @cython.locals(table=RequestTable)
     cdef void _preempt(self, integer number, integer step) except *

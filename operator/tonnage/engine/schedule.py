@@ -263,7 +263,7 @@ class Rank:
             self.queued_tokens -= self.table.prompt_tokens[number]
         if state == WAITING:
             self.waiting.remove(number)
-            if self.class_s and self._class_of(number) == self.newest_class:
+            if self.class_s and self.table.queue_class[number] == self.newest_class:
                 self.num_newest -= 1
         else:
             self._leave(number, step)
@@ -333,22 +333,23 @@ class Rank:
         self.order.remove(last)
         return last
 
-    def _class_of(self, number: int) -> int:
-        return self.table.queue_class[number]
-
     def _is_before(self, number: int, other: int) -> bool:
         """Tell whether a request is admitted before another."""
-        own, others = self._class_of(number), self._class_of(other)
+        own, others = self.table.queue_class[number], self.table.queue_class[other]
         is_earlier = self.table.arrival_s[number] < self.table.arrival_s[other]
         return is_earlier if own == others else own > others
 
     def _queue_again(self, number: int) -> None:
         at = 0
         if self.class_s:
-            at = len(self.waiting)
-            while at > 0 and self._is_before(number, self.waiting[at - 1]):
-                at -= 1
-            if self._class_of(number) == self.newest_class:
+            beyond = len(self.waiting)
+            while at < beyond:
+                middle = (at + beyond) // 2
+                if self._is_before(number, self.waiting[middle]):
+                    beyond = middle
+                else:
+                    at = middle + 1
+            if self.table.queue_class[number] == self.newest_class:
                 self.num_newest += 1
         self.waiting.insert(at, number)
 

@@ -180,6 +180,18 @@ class TestNewestFirst:
 
         assert sum(ended_s > last_s for ended_s in run.table.ended_s) < 2 * 256
 
+    def test_a_long_overload_that_preempts_is_served_in_a_moment(self):
+        """Looking for a place among 60,000 that wait from the end on took over three minutes."""
+        trial = a_trial(
+            replica=a_replica(max_num_seqs=256, kv_pool_bytes=12e9),
+            workload=a_workload(output_tokens=1500),
+            newest_first_s=2.0,
+        )
+        run = TrialRun(trial, 12.0, 100_000)
+
+        assert run.table.num_preempted() > 10_000
+        assert run.outcome().backlog > 1
+
     def test_a_queue_that_does_not_is_not(self):
         newest = a_server_of(0.1, newest_first_s=2.0)
 
