@@ -37,7 +37,7 @@ ASKED_OF_PRICES: Final = frozenset({"missing", "whole_nodes", "provider"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where a figure stands: a key of ``sources.toml`` and what it says there."""
+    """Where a figure is from: a key of ``sources.toml`` and what it says there."""
 
     __pydantic_config__ = FORBID_EXTRA
 

@@ -77,7 +77,7 @@ _BLOCKS: Final[Mapping[str, str]] = {
         "replicated",
     ),
 }  # fmt: skip
-"""Modules of a layer; more is told by what stands in them."""
+"""Modules of a layer; the names inside them say more."""
 _IN_FFN: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ("gate", "router", "shared_expert_gate", "moe_statics", "router_bias", "gate_bias",
@@ -105,7 +105,7 @@ _STATE_MARK: Final = "A_log"
 
 @dataclass(frozen=True, slots=True)
 class TensorPart:
-    """Where a tensor stands: its part, and the layer and module that decide about doubts."""
+    """The place of a tensor: its part, and the layer and module that decide about doubts."""
 
     part: str
     layer: int | None = None
@@ -152,7 +152,7 @@ def part_of_name(name: str, *, num_layers: int) -> TensorPart:
 
 
 def _part_named(words: list[str]) -> str | None:
-    """Return the part that one word tells, wherever it stands."""
+    """Return the part that one word names, at any place."""
     if any(word.startswith("mtp") for word in words):
         return "draft"
     kinds = ((_SKIPPED, "skipped"), (_ENCODERS, "encoders"), (_TABLES, "tables"))
@@ -160,7 +160,7 @@ def _part_named(words: list[str]) -> str | None:
 
 
 def _layer_at(words: list[str]) -> int | None:
-    """Return where the number of the layer stands."""
+    """Return the place of the number of the layer."""
     numbered = (
         at
         for at in range(1, len(words))

@@ -40,7 +40,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveObject:
-    """One ModelDeployment as it stands in the cluster."""
+    """One ModelDeployment as it is in the cluster."""
 
     model: ModelDeployment
     workload: Mapping[str, Any] | None

@@ -177,7 +177,7 @@ GROUPED_NORMS: Final = 3
 def indexed_delta_net(keys: DecoderKeys) -> list[Attention]:
     """Like Qwen3.5, but the layers of full attention have an indexer; its keys stay in 16 bits.
 
-    One key stands for ``indexer_compress_ratio`` tokens. Leaves out the few keys of the tokens
+    One key is of ``indexer_compress_ratio`` tokens. Leaves out the few keys of the tokens
     that have none yet, and the tail of the convolution of an n-gram layer: a few hundred
     kilobytes per sequence.
 

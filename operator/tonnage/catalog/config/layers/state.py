@@ -364,7 +364,7 @@ def narrow_queries(keys: DecoderKeys) -> list[Attention]:
 def mamba_with_shared_attention(keys: DecoderKeys) -> list[Attention]:
     """Zamba2: Mamba-2 everywhere; before some layers a block of attention that others share.
 
-    Its weights are counted once (``shared_blocks``); its cache is kept by each layer.
+    Its weights are counted once (``shared_blocks``); each layer has a cache of its own.
 
     Sources:
         [vllm-source] model_executor/models/zamba2.py.
