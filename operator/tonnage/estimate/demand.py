@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.samples import EngineSamples, mean_of
+from tonnage.estimate.samples import EngineSamples
 
 MAX_RELATIVE_ERROR = 0.01
 """Standard error of a rate that is good enough: of 10,000 requests, where they come by chance. The
@@ -92,10 +92,7 @@ def measure_demand(
         reporting=reporting,
         is_complete=ready_pods <= reporting,
         newest=counts.get(WINDOWS[0]),
-        preemptions_per_request=mean_of(
-            (each.seconds, each.preemptions_per_s, each.completed_per_s)
-            for each in (engine.busy for engine in fresh)
-        ),
+        preemptions_per_request=_preemptions_per_request(fresh),
     )
 
 
@@ -186,6 +183,16 @@ def _differs(part: ArrivalCount, whole: ArrivalCount, dispersion: float) -> bool
 
 def _log_ratio(seen: float, expected: float) -> float:
     return seen * math.log(seen / expected) if seen > 0 else 0.0
+
+
+def _preemptions_per_request(samples: Iterable[EngineSamples]) -> float | None:
+    """Return how often a request was preempted, of those that completed on any engine."""
+    preemptions = completed = 0.0
+    for each in (engine.busy for engine in samples):
+        if each.preemptions_per_s is not None and each.completed_per_s is not None:
+            preemptions += each.preemptions_per_s * each.seconds
+            completed += each.completed_per_s * each.seconds
+    return preemptions / completed if completed else None
 
 
 def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:

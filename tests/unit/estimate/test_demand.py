@@ -127,6 +127,8 @@ class TestArrivals:
         assert measure_demand([an_engine(), crowded]).preemptions_per_request == 2 / 8
         young = an_engine("b", completed_per_s=6, preemptions_per_s=2, seconds=15)
         assert measure_demand([an_engine(), young]).preemptions_per_request == 30 / 180
+        stuck = an_engine("b", completed_per_s=0, preemptions_per_s=1)
+        assert measure_demand([an_engine(), stuck]).preemptions_per_request == 1 / 2
         assert measure_demand([an_engine(preemptions_per_s=None)]).preemptions_per_request is None
         assert measure_demand([an_engine(completed_per_s=0)]).preemptions_per_request is None
 
