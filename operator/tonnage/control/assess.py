@@ -285,7 +285,7 @@ def _with_load(
 ) -> tuple[ObjectMemory, tuple[Event, ...]]:
     """Take in load, promises and demand as they are now; return the events that are known, too."""
     goodput, learned = judge(found, chosen, observed, fleet)
-    is_made = may_act(found, fleet) and not found.memory.written.has_failed
+    is_made = may_act(found, fleet) and not found.memory.written.failures
     if found.state.deployment is None and not is_made:
         planned = planned_split(chosen.model, chosen.sizing.parallelism)
         learned = replace(learned, planned_split=planned)

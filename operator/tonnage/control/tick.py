@@ -10,6 +10,7 @@
 The operator runs it in a cluster, a replay in a model of one.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -167,7 +168,12 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
         memory_from_status(state.view, now_s=fleet.now_s),
         posterior=learned,
         demand=recalled_demand(learned),
-        goodput=GoodputMemory(ledger=Ledger(since_s=since_s)),
+        # What waits may be of an overload, or of a start, that nobody remembers.
+        goodput=GoodputMemory(
+            ledger=Ledger(since_s=since_s),
+            overloaded_at_s=fleet.windows_end_s,
+            drained_by_s=math.inf,
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from tonnage.estimate.posterior import GOODPUT_FACTORS, ObjectPosterior
+from tonnage.estimate.posterior import GOODPUT_FACTORS, ObjectPosterior, Trial, Unmended
 from tonnage.units import DAY_S, HOUR_S, count_of
 
 LOWEST, HIGHEST = GOODPUT_FACTORS
@@ -55,7 +55,7 @@ PATIENCE_S = 900.0
 """For which more replicas serve before the next step, where it cannot be seen yet whether the last
 one helped."""
 LONGEST_WAIT_S = HOUR_S
-"""For more replicas, after which a trial is over."""
+"""For more replicas, which a limit or less demand may keep away: then a trial is over."""
 LIGHTER = 0.95
 """Share of the earlier load per replica, below which it can be seen whether a step has helped."""
 SATURATED = 0.5
@@ -96,22 +96,6 @@ class SloWindow:
     """Nothing at all has changed; otherwise only a missed SLO counts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """Steps of the factor, until more replicas have shown whether they help."""
-
-    target: str
-    late_share: float
-    """Of the requests, before the first step."""
-    replicas: int
-    """Before the last one."""
-    requests_per_s_each: float
-    """Before the first one, like the factor."""
-    factor: float
-    waited_s: float = 0.0
-    """For more replicas, which a limit or less demand may keep away."""
-
-
 class TargetCounts(NamedTuple):
     """Requests judged by one target: those late, those that may be, those expected to be."""
 
@@ -124,42 +108,22 @@ class TargetCounts(NamedTuple):
 
     @property
     def late_share(self) -> float:
-        return self.late / self.num_requests if self.num_requests else 0.0
+        return min(1.0, self.late / self.num_requests) if self.num_requests else 0.0
 
     def times(self, factor: float) -> "TargetCounts":
         return TargetCounts(*(factor * each for each in self))
 
 
-class Unmended(NamedTuple):
-    """The share of requests that more replicas did not mend."""
-
-    most: float
-    """As trials have shown."""
-    share: float
-    """As seen of late."""
-
-    def after(self, late_share: float, seconds: float) -> "Unmended":
-        """Return it after a time in which a share was late."""
-        weight = -math.expm1(-seconds / SEEN_S)
-        share = self.share + weight * (late_share - self.share)
-        return self._replace(share=min(self.most, share))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttainmentCounts:
-    """Evidence since the factor was last moved by any, and what steps of it have shown."""
+    """Evidence since the factor was last moved by any."""
 
     targets: Mapping[str, TargetCounts] = field(default_factory=dict)
     load_s: float = 0.0
     """Loads of the windows, each times its seconds."""
     seconds: float = 0.0
-    trial: Trial | None = None
-    unmended: Mapping[str, Unmended] = field(default_factory=dict)
-    """By target."""
     missed_in_a_row: int = 0
     """The newest windows in which load made more late than may be."""
-    kept_load: float = 0.0
-    """The highest at which the targets were met; it fades in a day."""
 
     @property
     def worst(self) -> str | None:
@@ -171,15 +135,6 @@ class AttainmentCounts:
     def load(self) -> float:
         """The mean of the windows."""
         return self.load_s / self.seconds
-
-    def restarted(self) -> "AttainmentCounts":
-        """Return what is known without the evidence."""
-        return replace(self, targets={}, load_s=0.0, seconds=0.0, missed_in_a_row=0)
-
-    def in_units_of(self, ratio: float) -> "AttainmentCounts":
-        """Return the same without the evidence, where a replica is believed to serve more."""
-        trial = self.trial and replace(self.trial, factor=self.trial.factor / ratio)
-        return replace(self.restarted(), trial=trial, kept_load=self.kept_load / ratio)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,26 +166,27 @@ def judge_window(
     posterior: ObjectPosterior, tally: AttainmentCounts, window: SloWindow, *, now_s: float
 ) -> Judgement:
     """Take in one window in which nothing else changed."""
-    factor = factor_now(posterior, now_s=now_s)
-    tally = replace(tally, trial=_waiting(tally.trial, window))
-    trial = tally.trial
+    factor, trial = factor_now(posterior, now_s=now_s), posterior.trial
     is_awaited = trial is not None and window.replicas <= trial.replicas
+    if is_awaited and now_s - posterior.judged_at_s >= LONGEST_WAIT_S:
+        posterior, trial, is_awaited = replace(posterior, trial=None), None, False
+    known = Judgement(posterior=posterior, tally=tally)
     if is_awaited or not 0 < window.load <= OVERLOAD * factor:
-        return Judgement(posterior=posterior, tally=tally)
+        return known
     steepness = max(window.steepness, STEEPNESS[0])
-    tally = _add_window(tally, window, min(1.0, window.load / factor) ** steepness)
-    known, power = Judgement(posterior=posterior, tally=tally), min(steepness, STEEPNESS[1])
+    known = _add_window(known, window, min(1.0, window.load / factor) ** steepness)
+    power = min(steepness, STEEPNESS[1])
     at = _Moment(window, power, factor, now_s)
     if trial:
         known = _end_trial(known, trial, at)
-        is_open = known.tally.trial is not None and known.tally.seconds < PATIENCE_S
+        is_open = known.posterior.trial is not None and known.tally.seconds < PATIENCE_S
         if is_open or known.reason:
             return known
     name = known.tally.worst
     if name is None:
         return known
     counts = known.tally.targets[name]
-    lowered = _lowered(known.tally, counts, power, steepness)
+    lowered = _lowered(known, counts, power, steepness)
     if known.tally.missed_in_a_row >= LASTING and lowered is not None and lowered < factor:
         return _lower(known, name, lowered, at)
     is_high = window.may_raise and window.load > HIGH_LOAD * factor
@@ -240,14 +196,6 @@ def judge_window(
         reason = f"{math.expm1(step):+.0%} capacity: {_counted(known.tally, name, factor)}"
         return _move(known, factor * math.exp(step), counts, reason, now_s=now_s)
     return known
-
-
-def _waiting(trial: Trial | None, window: SloWindow) -> Trial | None:
-    """Return a trial after a window; None: it has waited for more replicas for too long."""
-    if trial is None or window.replicas > trial.replicas:
-        return trial
-    waited_s = trial.waited_s + window.seconds
-    return replace(trial, waited_s=waited_s) if waited_s < LONGEST_WAIT_S else None
 
 
 def _move(
@@ -261,13 +209,13 @@ def _move(
             num_judged=known.posterior.num_judged + counts.num_requests,
             judged_at_s=now_s,
         ),
-        tally=known.tally.restarted(),
+        tally=AttainmentCounts(),
         reason=reason,
     )
 
 
 def _lowered(
-    tally: AttainmentCounts, counts: TargetCounts, power: float, steepness: float
+    known: Judgement, counts: TargetCounts, power: float, steepness: float
 ) -> float | None:
     """Return the factor at which as many would be late as are; None: it may be chance."""
     late, allowed = counts.late, counts.allowed
@@ -275,8 +223,8 @@ def _lowered(
     is_broken = late > allowed + math.sqrt(CLUMPS * allowed)
     if not is_broken or _score(late, expected) <= DEVIATIONS:
         return None
-    lowered = tally.load * math.exp(-min(LARGEST_DOWN, math.log(late / allowed) / power))
-    return max(lowered, STILL_SERVED * tally.kept_load)
+    lowered = known.tally.load * math.exp(-min(LARGEST_DOWN, math.log(late / allowed) / power))
+    return max(lowered, STILL_SERVED * known.posterior.kept_load)
 
 
 def _lower(known: Judgement, name: str, lowered: float, at: _Moment) -> Judgement:
@@ -287,7 +235,7 @@ def _lower(known: Judgement, name: str, lowered: float, at: _Moment) -> Judgemen
         f"{lowered / at.factor - 1:+.0%} capacity: {_counted(known.tally, name, at.factor)}; with "
         f"{count_of(number + 1, 'replica')} {fewest:.2%} to {most:.2%} should be late"
     )
-    trial = known.tally.trial
+    trial = known.posterior.trial
     if trial is None or trial.target != name:
         trial = Trial(
             target=name,
@@ -296,9 +244,9 @@ def _lower(known: Judgement, name: str, lowered: float, at: _Moment) -> Judgemen
             requests_per_s_each=at.window.requests_per_s_each,
             factor=at.factor,
         )
-    trial = replace(trial, replicas=number, waited_s=0.0)
-    moved = _move(known, lowered, counts, reason, now_s=at.now_s)
-    return replace(moved, tally=replace(moved.tally, trial=trial))
+    trial = replace(trial, replicas=number)
+    known = replace(known, posterior=replace(known.posterior, trial=trial))
+    return _move(known, lowered, counts, reason, now_s=at.now_s)
 
 
 def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
@@ -311,7 +259,7 @@ def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
     counts = known.tally.targets.get(trial.target)
     if counts is None or not counts.num_requests:
         return known
-    over = replace(known, tally=replace(known.tally, trial=None))
+    over = replace(known, posterior=replace(known.posterior, trial=None))
     lighter = at.window.requests_per_s_each / trial.requests_per_s_each
     before, now = trial.late_share, counts.late_share
     if lighter >= 1 or now > SATURATED:
@@ -324,11 +272,13 @@ def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
     unmended = max(0.0, now - max(0.0, before - now) * lighter / (1 - lighter))
     if _score(counts.late, lighter * same) <= DEVIATIONS:
         unmended = 0.0
-    shares = {**over.tally.unmended}
+    shares = {each.target: each for each in over.posterior.unmended}
     if unmended:
         share = unmended + (shares[trial.target].share if trial.target in shares else 0.0)
-        shares[trial.target] = Unmended(most=share, share=share)
-    over = replace(over, tally=replace(over.tally.restarted(), unmended=shares))
+        shares[trial.target] = Unmended(trial.target, most=min(1.0, share), share=min(1.0, share))
+    over = Judgement(
+        posterior=replace(over.posterior, unmended=tuple(shares.values())), tally=AttainmentCounts()
+    )
     allowed_share = counts.allowed / counts.num_requests
     if not unmended or before - unmended > allowed_share:
         return over
@@ -359,20 +309,22 @@ def cap_to_throughput(
     )
 
 
-def _add_window(
-    tally: AttainmentCounts, window: SloWindow, expected_ratio: float
-) -> AttainmentCounts:
+def _add_window(known: Judgement, window: SloWindow, expected_ratio: float) -> Judgement:
     """Return the evidence with a window more, less what more replicas have not mended."""
+    tally, posterior = known.tally, known.posterior
     most = max((each.allowed for each in tally.targets.values()), default=0.0)
     kept = 0.5 if most > MOST_ALLOWED and tally.seconds >= EVIDENCE_S else 1.0
     targets = {name: each.times(kept) for name, each in tally.targets.items()}
-    unmended, is_kept, is_missed = {**tally.unmended}, bool(window.verdicts), False
+    unmended = {each.target: each for each in posterior.unmended}
+    is_kept, is_missed = bool(window.verdicts), False
     for each in window.verdicts:
         always = 0.0
         if each.num_requests and each.target in unmended:
-            late_share = each.late / each.num_requests
-            known = unmended[each.target] = unmended[each.target].after(late_share, window.seconds)
-            always = known.share * each.num_requests
+            was = unmended[each.target]
+            weight = -math.expm1(-window.seconds / SEEN_S)
+            share = was.share + weight * (each.late / each.num_requests - was.share)
+            unmended[each.target] = was._replace(share=min(was.most, share))
+            always = min(was.most, share) * each.num_requests
         before = targets.get(each.target, TargetCounts())
         late = max(0.0, each.late_by_load - always)
         may_be = each.num_requests * (1 - each.quantile)
@@ -385,15 +337,19 @@ def _add_window(
             allowed=before.allowed + may_be,
             expected=before.expected + may_be * expected_ratio,
         )
-    fading = math.exp(-window.seconds / DAY_S)
-    return replace(
-        tally,
-        targets=targets,
-        load_s=kept * tally.load_s + window.load * window.seconds,
-        seconds=kept * tally.seconds + window.seconds,
-        unmended=unmended,
-        missed_in_a_row=tally.missed_in_a_row + 1 if is_missed else 0,
-        kept_load=max(fading * tally.kept_load, window.load if is_kept else 0.0),
+    faded = math.exp(-window.seconds / DAY_S) * posterior.kept_load
+    return Judgement(
+        posterior=replace(
+            posterior,
+            unmended=tuple(unmended.values()),
+            kept_load=max(faded, window.load if is_kept else 0.0),
+        ),
+        tally=AttainmentCounts(
+            targets=targets,
+            load_s=kept * tally.load_s + window.load * window.seconds,
+            seconds=kept * tally.seconds + window.seconds,
+            missed_in_a_row=tally.missed_in_a_row + 1 if is_missed else 0,
+        ),
     )
 
 
@@ -416,9 +372,12 @@ def given_back(posterior: ObjectPosterior, ratio: float) -> ObjectPosterior:
     What broken promises have shown stays as a rate: it is not more because single steps are faster
     at lighter load. What kept ones have shown is not counted twice.
     """
-    factor = posterior.goodput_factor
+    factor, trial = posterior.goodput_factor, posterior.trial
     if factor < 1:
         factor = min(1.0, max(LOWEST, factor / ratio))
     elif ratio > 1:
         factor = max(1.0, factor / ratio)
-    return replace(posterior, goodput_factor=factor)
+    if trial:
+        trial = replace(trial, factor=min(HIGHEST, max(LOWEST, trial.factor / ratio)))
+    kept_load = posterior.kept_load / ratio
+    return replace(posterior, goodput_factor=factor, trial=trial, kept_load=kept_load)

@@ -6,7 +6,7 @@ What stands beside a field bounds it when it is read: by the constants that boun
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
@@ -41,6 +41,8 @@ BurstFactor = Annotated[float, Meta(ge=BURST_FACTORS[0], le=BURST_FACTORS[1])]
 Start = Annotated[float, Meta(gt=0, le=LONGEST_START_S)]
 Deviation = Annotated[float, Meta(ge=0, le=LONGEST_START_S)]
 Wait = Annotated[float, Meta(ge=0, le=LONGEST_WAIT_S)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+MOST_TARGETS = 16
 
 Three = tuple[float, float, float]
 """Of overheads, bandwidth and prefill: in this order everywhere."""
@@ -91,6 +93,30 @@ class MemoryReport:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """Steps of the factor, until more replicas have shown whether they help."""
+
+    target: Name
+    late_share: Share
+    """Of the requests, before the first step."""
+    replicas: Count
+    """Before the last one."""
+    requests_per_s_each: Positive
+    """Before the first one, like the factor."""
+    factor: GoodputFactor
+
+
+class Unmended(NamedTuple):
+    """The share of requests that more replicas did not mend."""
+
+    target: Name
+    most: Share
+    """As trials have shown."""
+    share: Share
+    """As seen of late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectPosterior:
     """What belongs to one ModelDeployment alone."""
 
@@ -99,6 +125,11 @@ class ObjectPosterior:
     num_judged: Amount = 0.0
     """Requests that the factor was learned from."""
     judged_at_s: Amount = 0.0
+    """When the factor was last moved."""
+    trial: Trial | None = None
+    unmended: Annotated[tuple[Unmended, ...], Meta(max_length=MOST_TARGETS)] = ()
+    kept_load: Amount = 0.0
+    """The highest load, of what the step time allows, at which targets were met; fades in a day."""
     burst_factor: BurstFactor | None = None
     """Learned from late requests in bursts: multiplies the burst reserve that counts suggest."""
     cold_start_s: Start | None = None
@@ -166,14 +197,16 @@ def _with_start(known: ObjectPosterior, start: PodStart, expected_s: float) -> O
 
 
 def not_to_come(known: ObjectPosterior, now_s: float) -> ObjectPosterior:
-    """Return what is known, without a rollout of a time that is still to come.
+    """Return what is known, without a rollout or a step of a time that is still to come.
 
-    The clock that told it was ahead, and the next rollout would wait for as long.
+    The clock that told it was ahead, and what follows would wait for as long.
     """
     moved_at_s = known.slots_moved_at_s
-    if moved_at_s is None or moved_at_s <= now_s:
-        return known
-    return replace(known, slots_moved_at_s=now_s)
+    return replace(
+        known,
+        slots_moved_at_s=None if moved_at_s is None else min(moved_at_s, now_s),
+        judged_at_s=min(known.judged_at_s, now_s),
+    )
 
 
 def repair(entries: Sequence[float]) -> tuple[UpperTriangle, bool]:

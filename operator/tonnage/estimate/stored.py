@@ -40,7 +40,7 @@ STARTS: Final[tuple[str, ...]] = (
     "node_wait_s",
     "num_starts",
 )
-PARTS: Final[tuple[tuple[str, ...], ...]] = (STARTS, ("demand",))
+PARTS: Final[tuple[tuple[str, ...], ...]] = (STARTS, ("demand",), ("trial", "unmended"))
 """Fields of an object that go alone where one of them cannot be."""
 
 Key = Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
@@ -247,6 +247,8 @@ def _memory_moved(before: MemoryReport, after: MemoryReport) -> bool:
 def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:
     return (
         is_material(before.goodput_factor, after.goodput_factor)
+        or before.trial != after.trial
+        or [each.most for each in before.unmended] != [each.most for each in after.unmended]
         or _optional_moved(before.burst_factor, after.burst_factor)
         or _evidence_moved(before.num_judged, after.num_judged, ENOUGH_REQUESTS)
         or _optional_moved(before.cold_start_s, after.cold_start_s)

@@ -26,10 +26,10 @@ from tonnage.control.tick import tick
 from tonnage.estimate.attainment import (
     AttainmentCounts,
     TargetCounts,
-    Trial,
 )
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.estimate.posterior import ObjectPosterior
+from tonnage.estimate.posterior import ObjectPosterior, Trial
+from tonnage.estimate.stored import dump, load
 from tonnage.manifests.children import spec_digest
 
 SIZING = a_sizing()
@@ -74,7 +74,7 @@ class TestJudging:
     def test_asks_for_more_replicas_once_and_waits_for_them(self):
         state = a_busy_state()
         first = after(state)
-        trial, memory = first.goodput.tally.trial, first
+        trial, memory = first.posterior.trial, first
         for window in range(1, 10):
             memory = after(state, memory=memory, now_s=NOW_S + WINDOW_S * window)
 
@@ -82,7 +82,7 @@ class TestJudging:
         assert trial.late_share == pytest.approx(0.4, rel=0.01)
         assert trial.requests_per_s_each == pytest.approx(0.9 * GOODPUT)
         assert memory.posterior.goodput_factor == first.posterior.goodput_factor < 1
-        assert memory.goodput.tally.trial == trial
+        assert memory.posterior.trial == trial
 
     def test_takes_a_step_back_that_has_not_helped(self):
         trial = Trial(
@@ -92,9 +92,9 @@ class TestJudging:
             requests_per_s_each=1.8 * GOODPUT,
             factor=1.0,
         )
-        low = ObjectPosterior(goodput_factor=0.9, num_judged=1, judged_at_s=NOW_S)
+        low = ObjectPosterior(goodput_factor=0.9, num_judged=1, judged_at_s=NOW_S, trial=trial)
 
-        found = after(a_busy_state(load=0.7), posterior=low, tally=AttainmentCounts(trial=trial))
+        found = after(a_busy_state(load=0.7), posterior=low, tally=AttainmentCounts())
 
         assert found.posterior.goodput_factor == pytest.approx(1.0)
         assert "more replicas do not help" in found.goodput.reason
@@ -141,6 +141,83 @@ class TestJudging:
         [found] = tick(a_fleet(state, calibrations=known), Memory()).found
 
         assert found.chosen.goodput_factor == pytest.approx(0.7)
+
+
+def a_state_of(names, *, load, late=0.4, **told):
+    """So many replicas; of the requests of each a share misses the TTFT target of 2 s."""
+    rate = load * GOODPUT
+    told |= {"ttft_within": {2.0: (1 - late) * rate, INF: rate}}
+    engines = engines_at(len(names) * load, names, **told)
+    return a_state(pods=[a_pod_body(name) for name in names], engines=engines)
+
+
+class TestAfterARestart:
+    """What is stored is read by another process, which remembers nothing."""
+
+    def run(self, state, outcome, windows, *, since_s):
+        """Tick once a window, with the speed that was expected; return the last outcome."""
+        for window in range(windows):
+            known = replace(outcome.calibrations, speed={})
+            fleet = a_fleet(state, calibrations=known, now_s=since_s + WINDOW_S * window)
+            outcome = tick(fleet, outcome).memory
+        return outcome
+
+    def restarted(self, memory):
+        return Memory(calibrations=load(dump(memory.calibrations)).calibrations)
+
+    def lowered(self):
+        state = a_state_of("ab", load=0.9)
+        known = {state.view.uid: remembering(a_memory(state), tally=missed_before())}
+        return self.run(state, Memory(objects=known), 1, since_s=NOW_S)
+
+    def of(self, memory):
+        [own] = memory.calibrations.objects.values()
+        return own
+
+    def test_a_step_that_has_not_helped_is_undone_with_its_reason(self):
+        first = self.lowered()
+        state = a_state_of("abcd", load=0.45)
+        memory = self.run(state, self.restarted(first), 5, since_s=NOW_S + 600)
+
+        assert self.of(first).goodput_factor < 1
+        assert self.of(memory).goodput_factor == pytest.approx(1.0, rel=1e-3)
+        assert self.of(memory).trial is None
+        [each] = memory.objects.values()
+        assert "more replicas do not help: 40.00% missed TTFT p95 with 4 replicas" in (
+            each.goodput.reason
+        )
+        # What it has shown outlives another one: as many are late, and nothing is tried again.
+        later = self.run(state, self.restarted(memory), 9, since_s=NOW_S + 1800)
+        assert self.of(later).goodput_factor == pytest.approx(1.0, rel=1e-3)
+
+    def test_nothing_is_lowered_before_more_replicas_have_served(self):
+        first = self.lowered()
+        state = a_state_of("ab", load=0.7)
+        memory = self.run(state, self.restarted(first), 20, since_s=NOW_S + 600)
+
+        assert self.of(memory).goodput_factor == pytest.approx(self.of(first).goodput_factor)
+        assert self.of(memory).trial.replicas == 2
+
+    def test_without_a_trial_capacity_is_lowered_as_it_is_for_any(self):
+        first = self.lowered()
+        [uid] = first.calibrations.objects
+        own = replace(self.of(first), trial=None)
+        without = replace(first.calibrations, objects={uid: own})
+        state = a_state_of("ab", load=0.7)
+        known = Memory(calibrations=without)
+        memory = self.run(state, self.restarted(known), 20, since_s=NOW_S + 600)
+
+        assert self.of(memory).goodput_factor < 0.9 * own.goodput_factor
+
+    @pytest.mark.parametrize(("windows", "is_judged"), [(1, False), (5, False), (12, True)])
+    def test_what_an_overload_has_left_says_nothing_of_capacity(self, windows, is_judged):
+        # Nobody has seen the queue begin. It should be gone in twice 60 / 0.3 s: within 580 s with
+        # the window, and what is served until then.
+        arrivals = {"completed_per_s": GOODPUT, "in_flight_per_s": -0.3 * GOODPUT}
+        state = a_state_of("ab", load=0.7, waiting=60 * GOODPUT, **arrivals)
+        memory = self.run(state, Memory(), windows, since_s=NOW_S)
+
+        assert (self.of(memory).goodput_factor < 1) is is_judged
 
 
 class TestWhatElseExplainsIt:
@@ -266,13 +343,12 @@ class TestWithTheLearner:
             judged_goodput=self.judged(1.1),
             tally=AttainmentCounts(
                 targets={"x": TargetCounts(num_requests=20, late=3, allowed=1, expected=1)},
-                unmended={"x": 0.1},
             ),
         )
 
         # Goodput fell by a tenth since: so much of the fifth is the learner's.
         assert found.posterior.goodput_factor == pytest.approx(0.88)
-        assert found.goodput.tally == AttainmentCounts(unmended={"x": 0.1})
+        assert found.goodput.tally == AttainmentCounts()
         assert found.goodput.judged_goodput[0] == pytest.approx(GOODPUT)
 
     def test_what_it_has_hardly_moved_is_judged(self):
@@ -364,7 +440,7 @@ class TestOtherCauses:
         found = self.after_an_hour(replace(state, engines=engines))
 
         assert found.posterior.goodput_factor == 1
-        assert found.goodput.tally.trial is None
+        assert found.posterior.trial is None
 
     def test_one_slow_pod(self):
         rate = 0.7 * GOODPUT

@@ -8,7 +8,7 @@ from measured_builders import a_posterior
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
 from tonnage.estimate.headroom import KeptRecord, Score
-from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
+from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, Trial, Unmended
 from tonnage.estimate.stored import MAX_BYTES, dump, fitting, has_moved
 from tonnage.units import KIB, MIB
 
@@ -22,6 +22,7 @@ WILD = KeptRecord(record={}, rises=(90.0, 0.0, 0.0, 0.0, 0.0, 30.0))
 """A quarter of all notes stood more than 15 % above the plan."""
 RETURNS = KeptRecord(record={}, held=((100.0, 50.0), (0.0, 90.0), (0.0, 150.0), (0.0, 200.0)))
 """Who held for six starts was never short."""
+TRIAL = Trial(target="t", late_share=0.1, replicas=2, requests_per_s_each=1, factor=1)
 FULL = KeptRecord(
     record=dict.fromkeys(WAYS, (123.4, 720.1)),
     rises=(1234.0, 12.34, 1.234, 0.1234, 0.1234, 0.1234),
@@ -97,6 +98,8 @@ class TestWhatIsWorthAWrite:
             {"kv_tokens": 9e4},
             {"kv_tokens": None},
             {"slots_moved_at_s": 1.8e9},
+            {"trial": TRIAL},
+            {"unmended": (Unmended("t", most=0.1, share=0.1),)},
             {"demand": WILD},
             {"demand": RETURNS},
         ],

@@ -13,7 +13,13 @@ from strategies import numbers
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.forecasters import WAYS
 from tonnage.estimate.headroom import FIRST, NOTHING_HELD, KeptRecord, Score
-from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
+from tonnage.estimate.posterior import (
+    MemoryReport,
+    ObjectPosterior,
+    SpeedPosterior,
+    Trial,
+    Unmended,
+)
 from tonnage.estimate.stored import CorruptedStateError, NewerStateError, dump, load
 
 RECORD = KeptRecord(
@@ -50,6 +56,15 @@ records = st.builds(
     rises=st.tuples(*[numbers(0, 1500)] * 6),
     held=st.tuples(*[replicas] * 4),
 )
+names, shares = st.text(min_size=1, max_size=9), numbers(0, 1)
+trials = st.builds(
+    Trial,
+    target=names,
+    late_share=shares,
+    replicas=st.integers(0, 10**6),
+    requests_per_s_each=numbers(1e-6, 1e6),
+    factor=numbers(0.05, 1.5),
+)
 objects = st.builds(
     ObjectPosterior,
     goodput_factor=numbers(0.05, 1.5),
@@ -61,6 +76,9 @@ objects = st.builds(
     node_wait_s=numbers(0, 900),
     num_starts=st.integers(0, 10**6),
     memory_key=digests | st.just(""),
+    trial=st.none() | trials,
+    unmended=st.lists(st.builds(Unmended, names, shares, shares), max_size=3).map(tuple),
+    kept_load=numbers(0, 3),
     kv_tokens=st.none() | numbers(1, 1e9),
     slots_moved_at_s=st.none() | times,
     demand=st.none() | records,
@@ -160,7 +178,13 @@ def assert_close(found, expected):
     names = expected.__slots__
     for name in names:
         one, other = getattr(found, name), getattr(expected, name)
-        if isinstance(other, float | tuple):
+        if isinstance(other, Trial):
+            assert_close(one, other)
+        elif name == "unmended":
+            for was, each in zip(one, other, strict=True):
+                assert was.target == each.target
+                assert was[1:] == pytest.approx(each[1:], rel=1e-5)
+        elif isinstance(other, float | tuple):
             assert one == pytest.approx(other, rel=1e-5, abs=1e-12), name
         else:
             assert one == other, name
@@ -442,6 +466,44 @@ def test_a_covariance_that_is_none_is_set_wide_and_the_constants_stay():
     assert posterior.covariance == pytest.approx((0.09, 0, 0, 0.25, 0, 0.09))
     assert posterior.overhead_factor == 1.25
     assert (loaded.num_dropped, loaded.num_widened) == (0, 1)
+
+
+def a_trial(**changes):
+    entry = {"target": "TTFT p95", "late_share": 0.1, "replicas": 2, "requests_per_s_each": 3.5}
+    return entry | {"factor": 1} | changes
+
+
+class TestATrial:
+    def test_of_an_object_is_read_with_what_others_have_shown(self):
+        shown = {"unmended": [["TPOT p95", 0.2, 0.1]], "kept_load": 0.8}
+        loaded = load(with_objects(u=an_object(trial=a_trial(), **shown)))
+        known = loaded.calibrations.objects["u"]
+
+        assert loaded.num_dropped == 0
+        assert known.trial == Trial(**a_trial())
+        assert (known.unmended, known.kept_load) == ((Unmended("TPOT p95", 0.2, 0.1),), 0.8)
+
+    @pytest.mark.parametrize(
+        "part",
+        [
+            {"trial": 5},
+            {"trial": {}},
+            {"trial": a_trial(target="t" * 65)},
+            {"trial": a_trial(late_share=1.1)},
+            {"trial": a_trial(replicas=-1)},
+            {"trial": a_trial(requests_per_s_each=0)},
+            {"trial": a_trial(factor=1.6)},
+            {"unmended": [["TPOT p95", 0.2]]},
+            {"unmended": [["TPOT p95", 0.2, -0.1]]},
+            {"unmended": [["TPOT p95", 0.2, 0.1]] * 17},
+        ],
+    )
+    def test_that_cannot_be_goes_with_what_others_have_shown_and_nothing_else(self, part):
+        shown = {"trial": a_trial(), "unmended": [["TPOT p95", 0.2, 0.1]]} | part
+        loaded = load(with_objects(u=an_object(**shown)))
+
+        assert (loaded.num_dropped, loaded.calibrations.objects["u"].trial) == (1, None)
+        assert loaded.calibrations.objects == load(with_objects(u=an_object())).calibrations.objects
 
 
 class TestARecordThatIsDropped:

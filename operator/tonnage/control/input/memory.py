@@ -251,11 +251,6 @@ class WriteMemory:
         failure = self.failures.get(WriteKind.STATUS)
         return failure.detail if failure and failure.cause is Cause.REFUSED else None
 
-    @property
-    def has_failed(self) -> bool:
-        """Tell whether a write failed, and that is not over."""
-        return bool(self.failures)
-
     def without(self, kind: WriteKind) -> Self:
         """Forget what failed of a kind."""
         if kind not in self.failures:

@@ -11,12 +11,13 @@ from dataclasses import replace
 from statistics import median
 
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import DemandMemory, GoodputMemory, TrafficMemory
+from tonnage.control.input.memory import DemandMemory, GoodputMemory
 from tonnage.control.input.state import Assessment, Chosen, Fleet, Observed, settled_pods
 from tonnage.control.learn.believed import is_settled, own_kv_tokens
 from tonnage.control.measure.attained import ledger_after
 from tonnage.estimate.attainment import (
     OVERLOAD,
+    AttainmentCounts,
     SloWindow,
     TargetResult,
     cap_to_throughput,
@@ -116,11 +117,6 @@ def reserved_requests_per_s(known: DemandMemory, learned: ObjectPosterior, sizin
     return (1 + burst_factor(learned) * share) * usually * sizing.most_requests_per_s
 
 
-def holds_burst(known: TrafficMemory, fleet: Fleet, window_s: float) -> bool:
-    """Tell whether the last window of latencies has requests of a burst."""
-    return known.burst_at_s is not None and fleet.now_s - known.burst_at_s <= window_s
-
-
 def judge_bursts(
     known: GoodputMemory, learned: ObjectPosterior, window: BurstWindow, *, is_too_few: bool
 ) -> tuple[GoodputMemory, ObjectPosterior]:
@@ -204,8 +200,7 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
     ledger = ledger_after(known.ledger, observed, chosen, at_s=now_s, judged_s=judged_s)
     known = replace(known, judged_at_s=now_s, judged_goodput=goodput, ledger=ledger)
     if abs(math.log(ratio)) > MOVED:
-        learned = given_back(learned, ratio)
-        known = replace(known, tally=known.tally.in_units_of(ratio))
+        learned, known = given_back(learned, ratio), replace(known, tally=AttainmentCounts())
         return _held_to_served(known, learned, found, chosen, fleet)
     capped = _held_to_served(known, learned, found, chosen, fleet)
     load = _load(found, chosen, *(each.requests_per_s for each in observed.attainments))
@@ -213,7 +208,8 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
         return capped
     verdicts = tuple(_verdicts(observed, window_s))
     if burst_share(found.memory.demand, chosen.sizing):
-        is_burst = holds_burst(found.memory.traffic, fleet, window_s)
+        burst_at_s = found.memory.traffic.burst_at_s
+        is_burst = burst_at_s is not None and fleet.now_s - burst_at_s <= window_s
         window = BurstWindow(verdicts=verdicts, is_burst=is_burst, seconds=window_s)
         reserved = reserved_requests_per_s(
             found.memory.demand, found.memory.posterior, chosen.sizing
@@ -268,7 +264,7 @@ def _held_to_served(
         f"a replica whose queue was never empty served {significant(served_per_s)} "
         f"requests/s, {significant(most)} were expected"
     )
-    return replace(known, tally=known.tally.restarted(), reason=reason), capped
+    return replace(known, tally=AttainmentCounts(), reason=reason), capped
 
 
 def factor_reasons(

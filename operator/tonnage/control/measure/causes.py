@@ -7,7 +7,7 @@ nothing explains has no known cause.
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from statistics import fmean, median, median_high
@@ -378,7 +378,10 @@ class Utilization:
 def utilization(found: Assessment, chosen: Chosen, fleet: Fleet) -> Utilization:
     """Return the means over engines, and how each pod fares beside what is believed."""
     state, pods = found.state, found.observed.pods if found.observed else ()
-    used = {pod.pod: list(_used(pod)) for pod in pods}
+    used = {
+        pod.pod: [(observed_mbu(pod.model, e), observed_mfu(pod.model, e)) for e in pod.engines]
+        for pod in pods
+    }
     active = (each.dram_active_fraction for each in state.engines)
     believed = chosen.belief.constants_at(chosen.belief.posterior)
     nodes = {each.name: each.node_name for each in state.pods}
@@ -399,12 +402,6 @@ def utilization(found: Assessment, chosen: Chosen, fleet: Fleet) -> Utilization:
             for pod in pods
         },
     )
-
-
-def _used(pod: PodWindow) -> Iterator[tuple[float, float]]:
-    """Yield the bandwidth and the work of each engine, as shares of what is nominal."""
-    for each in pod.engines:
-        yield observed_mbu(pod.model, each), observed_mfu(pod.model, each)
 
 
 def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
