@@ -143,6 +143,7 @@ UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployme
         # Much of the fleet is blind: what there is stays, but for what the user allows.
         (a_situation(current=4, need=6, **DARK), 6, []),
         (a_situation(current=4, need=2, **DARK), 4, ["MetricsOutage"]),
+        (a_situation(current=1, need=3, **BLIND), 1, ["MetricsOutage"]),
         (a_situation(current=4, need=6, **BLIND), 4, ["MetricsOutage"]),
         (a_situation(current=4, need=2, **BLIND), 4, ["MetricsOutage"]),
         (a_situation(current=4, need=4, **BLIND), 4, []),
@@ -216,6 +217,10 @@ def test_the_rules_speak_in_this_order():
         (
             a_situation(current=4, need=6, free_budget_gpus=3),
             "the GPU budget has 3 GPUs free, which is room for 1 more replica of 2 GPUs",
+        ),
+        (
+            a_situation(current=4, need=6, free_budget_gpus=-2),
+            "the GPU budget has 0 GPUs free, which is room for 0 more replicas of 2 GPUs",
         ),
         (
             a_situation(current=5, need=2, draining=(300, NOW_S + 60)),

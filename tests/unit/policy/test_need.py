@@ -106,6 +106,25 @@ class TestReplicasInFlight:
         assert after.replicas <= 8
         assert "400" not in after.reasons[-1].message
 
+    @pytest.mark.parametrize(
+        ("supply", "when"),
+        [
+            (Supply(ready=0, due_s=(), lead_s=0), ""),
+            (Supply(ready=0, due_s=(), lead_s=300), ", 9000 will be queued in 5.0 min"),
+            (
+                Supply(ready=0, due_s=(100.0,), lead_s=100),
+                ", 9000 will be queued in 100.00 s with 1 more replica on the way",
+            ),
+        ],
+    )
+    def test_are_said_with_when_they_will_be_drained(self, supply, when):
+        traffic = CurrentTraffic(requests_per_s=0.0, waiting=9000)
+
+        answer = need(believed(), traffic, drain_s=60, supply=supply)
+
+        said = answer.reasons[-1].message
+        assert said.startswith(f"9000 queued now{when}: to drain them in "), said
+
     def test_a_queue_that_those_ready_serve_in_time_adds_nothing(self):
         traffic = CurrentTraffic(requests_per_s=0.5 * MOST, waiting=20 * MOST)
         supply = Supply(ready=1, due_s=(), lead_s=100)
