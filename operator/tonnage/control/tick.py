@@ -178,7 +178,6 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
 
 
 def _with_past(memory: ObjectMemory, past: Past | None, fleet: Fleet) -> ObjectMemory:
-    """Take over what Prometheus says of before this process."""
     if past is None:
         return memory
     ledger = with_past(memory.goodput.ledger, past.ledger, now_s=fleet.windows_end_s)

@@ -110,9 +110,6 @@ class TargetCounts(NamedTuple):
     def late_share(self) -> float:
         return min(1.0, self.late / self.num_requests) if self.num_requests else 0.0
 
-    def times(self, factor: float) -> "TargetCounts":
-        return TargetCounts(*(factor * each for each in self))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttainmentCounts:
@@ -201,7 +198,6 @@ def judge_window(
 def _move(
     known: Judgement, factor: float, counts: TargetCounts, reason: str, *, now_s: float
 ) -> Judgement:
-    """Return the judgement with another factor; evidence begins anew."""
     return Judgement(
         posterior=replace(
             known.posterior,
@@ -314,7 +310,9 @@ def _add_window(known: Judgement, window: SloWindow, expected_ratio: float) -> J
     tally, posterior = known.tally, known.posterior
     most = max((each.allowed for each in tally.targets.values()), default=0.0)
     kept = 0.5 if most > MOST_ALLOWED and tally.seconds >= EVIDENCE_S else 1.0
-    targets = {name: each.times(kept) for name, each in tally.targets.items()}
+    targets = {
+        name: TargetCounts(*(kept * n for n in each)) for name, each in tally.targets.items()
+    }
     unmended = {each.target: each for each in posterior.unmended}
     is_kept, is_missed = bool(window.verdicts), False
     for each in window.verdicts:

@@ -130,7 +130,9 @@ def _complete_windows(
     A window that lacks a figure goes, not the demand. The shortest may always be used.
     """
     reporting = {
-        scrapes: _reporting(samples, scrapes)
+        scrapes: frozenset(each.pod for each in samples).difference(
+            each.pod for each in samples if not each.says_all_arrivals(scrapes)
+        )
         for scrapes in WINDOWS
         if any(
             each.over(scrapes).completed_per_s is not None
@@ -140,13 +142,6 @@ def _complete_windows(
     }
     most = max(map(len, reporting.values()), default=0)
     return {scrapes: pods for scrapes, pods in reporting.items() if len(pods) == most}
-
-
-def _reporting(samples: Iterable[EngineSamples], scrapes: int) -> frozenset[str]:
-    says = {True: set[str](), False: set[str]()}
-    for each in samples:
-        says[each.says_all_arrivals(scrapes)].add(each.pod)
-    return frozenset(says[True] - says[False])
 
 
 def _choose_window(counts: Mapping[int, ArrivalCount], dispersion: float) -> int:
@@ -172,17 +167,14 @@ def _differs(part: ArrivalCount, whole: ArrivalCount, dispersion: float) -> bool
     """
     if part.seconds >= whole.seconds:
         return False
-    rest = max(0.0, whole.requests - part.requests)
-    share = part.seconds / whole.seconds
+    rest, share = max(0.0, whole.requests - part.requests), part.seconds / whole.seconds
     total = part.requests + rest
-    deviance = 2 * (
-        _log_ratio(part.requests, total * share) + _log_ratio(rest, total * (1 - share))
+    deviance = 2 * sum(
+        seen * math.log(seen / (total * expected))
+        for seen, expected in ((part.requests, share), (rest, 1 - share))
+        if seen > 0
     )
     return deviance > dispersion * SIGNIFICANT**2
-
-
-def _log_ratio(seen: float, expected: float) -> float:
-    return seen * math.log(seen / expected) if seen > 0 else 0.0
 
 
 def _preemptions_per_request(samples: Iterable[EngineSamples]) -> float | None:

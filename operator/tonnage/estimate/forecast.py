@@ -109,13 +109,6 @@ class DemandPeak:
     height: float
     """Of what came, the most of the bin."""
 
-    def expected_height(self, usually: float, highest: float) -> float:
-        """Return its height if it comes again, where ``usually`` so much comes.
-
-        ``highest``: that was planned for while bursts were counted.
-        """
-        return min(self.ratio * usually, self.height * max(1.0, usually / highest))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
@@ -235,12 +228,15 @@ def _score_due(history: History, note: DemandSample) -> History:
     """Score the forecasts whose time has come, and keep by how much demand exceeded the plan."""
     scores, peaks = dict(history.kept.record), history.peaks
     rises, held = history.kept.rises, history.kept.held
+    kept = math.exp(-SAMPLE_INTERVAL_S / FORGET_S)
     came = [each for each in history.due if each.due_s <= note.at_s]
     for each in came:
         if note.at_s - each.due_s > LATEST_S:
             continue
         for name, forecast in each.forecasts.items():
-            scores[name] = _add_miss(scores.get(name, UNSCORED), note.demand - forecast)
+            before, missed = scores.get(name, UNSCORED), note.demand - forecast
+            loss = UNDER * missed if missed > 0 else (UNDER - 1) * missed
+            scores[name] = Score(loss=kept * before.loss + loss, weight=kept * before.weight + 1)
         peaks = _with_peak(peaks, each, stays=note.demand)
         rises = _with_rise(rises, history, each, note)
         held = with_held(held, [max(each.base, value) for value in each.highest], came=note.sure)
@@ -274,12 +270,6 @@ def _with_rise(
     return add_forecast_error(
         rises, note.sure / provisioned_for - 1, risen=stayed / least - 1 if least else math.inf
     )
-
-
-def _add_miss(score: Score, missed: float) -> Score:
-    loss = UNDER * missed if missed > 0 else (UNDER - 1) * missed
-    kept = math.exp(-SAMPLE_INTERVAL_S / FORGET_S)
-    return Score(loss=kept * score.loss + loss, weight=kept * score.weight + 1)
 
 
 def _with_peak(
@@ -350,8 +340,9 @@ def reserve(history: History, *, quantile: float) -> float:
         return 0.0
     highest = max(each.demand for each in history.peaks)
     usually = usual(history) or highest
-    bursts = sorted(
-        ((each.expected_height(usually, highest), each.height) for each in history.peaks),
+    risen = max(1.0, usually / highest)
+    bursts = sorted(  # by the height if they come again
+        ((min(each.ratio * usually, each.height * risen), each.height) for each in history.peaks),
         reverse=True,
     )
     left = (1 - quantile) * sum(each.demand for each in history.peaks) * BIN_S

@@ -88,7 +88,6 @@ def headroom(rises: ForecastErrors, *, quantile: float) -> float:
 
 STARTS: Final = (3.0, 6.0, 12.0, 24.0)
 """For which replicas may be held."""
-"""In which a note loses all but 1/e of its weight: a day of minutes."""
 CHEAPER: Final = 0.9
 """Of the cost of a shorter time: what a longer one has to stay below."""
 MOST_PRICE: Final = 99.0

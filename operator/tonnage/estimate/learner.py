@@ -82,7 +82,7 @@ def prior_posterior(constants: SpeedConstants, *, spread_fraction: float) -> Spe
 
     ``spread_fraction``: eight of ten measured steps lie within so much of the predicted one.
     """
-    deviation = deviation_of(spread_fraction)
+    deviation = math.log1p(spread_fraction) / quantile_z(0.8)
     weighted = [share * each for share, each in zip(SHARES, DEVIATIONS, strict=True)]
     scale = (deviation / math.hypot(*weighted)) ** 2
     o, b, f = (scale * each**2 for each in DEVIATIONS)
@@ -92,11 +92,6 @@ def prior_posterior(constants: SpeedConstants, *, spread_fraction: float) -> Spe
         prefill_efficiency=constants.prefill_efficiency,
         covariance=(o, 0.0, 0.0, b, 0.0, f),
     )
-
-
-def deviation_of(spread_fraction: float) -> float:
-    """Return the deviation of the logarithm of steps, eight of ten of which lie within a spread."""
-    return math.log1p(spread_fraction) / quantile_z(0.8)
 
 
 @cache
@@ -238,13 +233,14 @@ def _update(
     total = _dot(slopes, spread) + variance
     score = vote.residual / math.sqrt(total)
     if of is _GAP:
+        bounded = max(-GATE - 0.5, min(GATE + 0.5, score))  # however far it is beyond the gate
         known = replace(
             known,
-            surprise=_surprise(known.surprise, score),
+            surprise=FORGETTING * known.surprise + (1 - FORGETTING) * bounded,
             misfit=math.sqrt(MISFIT_KEPT) * known.misfit,
         )
         if abs(score) > GATE:
-            if not _is_new_regime(known.surprise):
+            if -FASTER_REGIME <= known.surprise <= SLOWER_REGIME:  # no windows in a row say it
                 return known
             known = _in_new_regime(known, prior, vote.residual, now_s)
             spread = _times(known, slopes)
@@ -269,17 +265,6 @@ def _in_new_regime(
     return replace(known, surprise=0.0, misfit=misfit, regime_at_s=now_s)
 
 
-def _surprise(before: float, score: float) -> float:
-    """Fold a score in; one beyond the gate counts as just beyond it, however far it is."""
-    bounded = max(-GATE - 0.5, min(GATE + 0.5, score))
-    return FORGETTING * before + (1 - FORGETTING) * bounded
-
-
-def _is_new_regime(surprise: float) -> bool:
-    """Tell whether windows in a row say the same: a residual above 0 is a slower engine."""
-    return surprise > SLOWER_REGIME or surprise < -FASTER_REGIME
-
-
 def _pod_vote(known: SpeedPosterior, pod: PodWindow, of: _Quantity) -> _Vote | None:
     votes = [
         _Vote(math.log(measured) - _logarithm(known, pod.model, each, of), pod.model, each)
@@ -302,16 +287,12 @@ def _logarithm(
 def _slopes(known: SpeedPosterior, vote: _Vote, of: _Quantity) -> Three:
     """Return how the logarithm of what is predicted follows those of the constants."""
     here = _logarithm(known, vote.model, vote.window, of)
+    (o, b, f), more = known.constants, math.exp(NUDGE)
     o, b, f = (
-        (_logarithm(each, vote.model, vote.window, of) - here) / NUDGE for each in _nudge(known)
+        (_logarithm(with_constants(known, each), vote.model, vote.window, of) - here) / NUDGE
+        for each in ((o * more, b, f), (o, b * more, f), (o, b, f * more))
     )
     return o, b, f
-
-
-def _nudge(known: SpeedPosterior) -> tuple[SpeedPosterior, ...]:
-    (o, b, f), more = known.constants, math.exp(NUDGE)
-    nudged = (o * more, b, f), (o, b * more, f), (o, b, f * more)
-    return tuple(with_constants(known, each) for each in nudged)
 
 
 def _median(votes: Sequence[_Vote]) -> _Vote:
@@ -337,18 +318,13 @@ def _move(known: SpeedPosterior, prior: SpeedPosterior, by: Sequence[float]) -> 
     return with_constants(known, (o, b, f))
 
 
-def _rows(posterior: SpeedPosterior) -> tuple[Three, Three, Three]:
-    oo, ob, of, bb, bf, ff = posterior.covariance
-    return (oo, ob, of), (ob, bb, bf), (of, bf, ff)
-
-
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
 
 def _times(posterior: SpeedPosterior, vector: Three) -> Three:
-    """Return the covariance times a vector."""
-    one, two, three = (_dot(row, vector) for row in _rows(posterior))
+    oo, ob, of, bb, bf, ff = posterior.covariance
+    one, two, three = (_dot(row, vector) for row in ((oo, ob, of), (ob, bb, bf), (of, bf, ff)))
     return one, two, three
 
 
@@ -368,7 +344,6 @@ def _with_more(known: SpeedPosterior, variances: Sequence[float], most: Three) -
 
 
 def _reduced(known: SpeedPosterior, gains: Three, spread: Three) -> SpeedPosterior:
-    """Return the posterior with the doubt that an update leaves."""
     oo, ob, of, bb, bf, ff = known.covariance
     (go, gb, gf), (so, sb, sf) = gains, spread
     left = (oo - go * so, ob - go * sb, of - go * sf, bb - gb * sb, bf - gb * sf, ff - gf * sf)

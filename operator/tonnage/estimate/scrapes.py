@@ -322,7 +322,6 @@ def _can_follow(before: Timed, after: Timed, usual_per_s: Callable[[], float]) -
 
 
 def _has_fallen(before: Row, page: Row) -> bool:
-    """Tell whether a counter is lower than before."""
     return any(
         value < last * (1 - ROUNDING) and at not in GAUGES
         for at, (last, value) in enumerate(zip(before, page, strict=False))

@@ -39,8 +39,8 @@ from tonnage.control.observe.starting import why_unschedulable
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     CHANCE_Z,
+    NOTHING_KEPT,
     DemandSample,
-    Forecast,
     History,
     forecast,
     is_note_due,
@@ -87,11 +87,6 @@ def _index_of(leader: PodView) -> int:
     return int(index) if index.isdecimal() else -1
 
 
-def num_placed(state: ModelState, fleet: Fleet) -> int:
-    """Return the pods that stay and are not given up, those of a rollout too."""
-    return sum(not pod.is_deleting and not is_given_up(pod, fleet) for pod in state.pods)
-
-
 def is_replacing(state: ModelState, known: PodMemory, fleet: Fleet) -> bool:
     """Tell whether a pod that came when a replica was lost, or later, is still loading."""
     if known.lost_at_s is None:
@@ -128,12 +123,8 @@ def given_back(
     if back is not None:
         back = _carried_out(back, asked, fleet)
         back = None if _is_over(back, state, decision, fleet) else back
-    is_reported = any(reason.code == why for reason in decision.reasons)
-    if (
-        is_reported
-        and decision.replicas < asked
-        and any(is_given_up(pod, fleet) for pod in state.pods)
-    ):
+    is_less = decision.replicas < asked and any(is_given_up(pod, fleet) for pod in state.pods)
+    if is_less and any(reason.code == why for reason in decision.reasons):
         at_s, times = (back.at_s, back.times) if back else (fleet.now_s, 0)
         placed = sum(map(_has_node, state.pods))
         back = UnschedulableBackoff(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
@@ -243,7 +234,7 @@ def remembered_demand(
     lead, now = lead_s(memory.posterior, fleet.settings), demand.requests_per_s / most
     planned = [now, *(each.requests_per_s / most for each in events)]
     if is_note_due(known.history, fleet.now_s):
-        planned.append(_forecast(known, now, lead, fleet).demand)
+        planned.append(forecast(known.history, at_s=fleet.now_s, demand=now, lead_s=lead).demand)
     note = DemandSample(
         at_s=fleet.now_s,
         demand=now,
@@ -262,9 +253,7 @@ def remembered_demand(
 
 def recalled_demand(learned: ObjectPosterior) -> DemandMemory:
     """Return the records that were stored; demand of before comes from Prometheus."""
-    if learned.demand is None:
-        return DemandMemory()
-    return DemandMemory(history=History(kept=learned.demand))
+    return DemandMemory(history=History(kept=learned.demand or NOTHING_KEPT))
 
 
 def _unit(sizing: Sizing) -> str:
@@ -277,10 +266,6 @@ def _in_units_of(known: DemandMemory, sizing: Sizing) -> DemandMemory:
     if known.unit in {"", _unit(sizing)} or not before:
         return known
     return replace(known, history=rescale(known.history, before / sizing.most_requests_per_s))
-
-
-def _forecast(known: DemandMemory, demand: float, lead: float, fleet: Fleet) -> Forecast:
-    return forecast(known.history, at_s=fleet.now_s, demand=demand, lead_s=lead)
 
 
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
@@ -304,7 +289,8 @@ def outlook_of(
     known, learned = memory.demand, memory.posterior
     sizing, lead = chosen.sizing, lead_s(learned, fleet.settings)
     most = sizing.most_requests_per_s
-    expected = _forecast(known, requests_per_s / most, lead, fleet)
+    now = requests_per_s / most
+    expected = forecast(known.history, at_s=fleet.now_s, demand=now, lead_s=lead)
     burst_requests_per_s, burst_origin = declared_burst(chosen)
     reserved = reserved_requests_per_s(known, learned, sizing)
     if reserved > burst_requests_per_s:
@@ -381,8 +367,7 @@ def needs_in_replicas_of_now(
 
 def _replicas_now(need: Needed, now: ReplicaGoodput) -> int:
     before = need.served
-    is_same = (before.engine, before.workload, before.slo) == (now.engine, now.workload, now.slo)
-    if not is_same:
+    if (before.engine, before.workload, before.slo) != (now.engine, now.workload, now.slo):
         return need.replicas  # of other engines, or in other requests
     return math.ceil(min(1.0, before.requests_per_s / now.requests_per_s) * need.replicas)
 

@@ -145,7 +145,6 @@ def _may_restart(found: Assessment, chosen: Chosen, fleet: Fleet) -> bool:
 def _waits_for(
     found: Assessment, fleet: Fleet, remaining: RemainingBudget, stood_s: float
 ) -> str | None:
-    """Return what the rollout waits for; None: nothing."""
     if stood_s < STABLE_S:
         return f"the gain must last {format_s(STABLE_S)} first"
     if _has_moved_lately(found, fleet):
@@ -214,7 +213,6 @@ def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> Object
 
 
 def _gain_reason(chosen: Chosen, better: Sizing, waits: str | None) -> Reason:
-    """Say what is done about the better number."""
     running = chosen.sizing.flags
     what = (
         f"at the measured speed, {moved_flags(running, better.flags)} serves "

@@ -8,9 +8,9 @@ from tonnage.control.decide.approval import approved_by_cost
 from tonnage.control.decide.budget import RemainingBudget, gpus_of_replica, template_gpus
 from tonnage.control.decide.outlook import (
     held_s,
+    is_given_up,
     is_replacing,
     needs_in_replicas_of_now,
-    num_placed,
     num_unschedulable,
     retry_at_s,
     scale_down_window_s,
@@ -39,7 +39,7 @@ def build_situation(
         now_s=fleet.now_s,
         current=state.replicas,
         given_up=num_unschedulable(state, fleet),
-        placed=num_placed(state, fleet),
+        placed=sum(not (pod.is_deleting or is_given_up(pod, fleet)) for pod in state.pods),
         retry_at_s=retry_at_s(back, fleet.settings) if back else None,
         unplaced_reason=unplaced_reason(state, back, fleet),
         refused=_pod_refusal(state) or no_more_start(state, pods),
@@ -107,7 +107,6 @@ def _draining(found: Assessment) -> tuple[float, float] | None:
 
 
 def _pod_refusal(state: ModelState) -> Reason | None:
-    """Return why the API server last refused a pod of the Deployment, if so."""
     problems = dict(state.deployment.problems) if state.deployment else {}
     message = problems.get("ReplicaFailure")
     return None if message is None else Reason(why_refused(message), f"pods are refused: {message}")

@@ -170,7 +170,6 @@ def _who(managers: Sequence[str]) -> str:
 
 
 def _desired_digest(state: ModelState) -> str | None:
-    """Return the digest of the spec that our template is to be made from."""
     model = state.model
     if not isinstance(model, ModelDeployment) or model.spec.scale_target:
         return None

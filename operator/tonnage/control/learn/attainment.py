@@ -326,7 +326,6 @@ def _verdicts(observed: Observed, window_s: float) -> Iterator[TargetResult]:
 
 
 def _with_kv(found: Assessment, chosen: Chosen, observed: Observed) -> ObjectPosterior:
-    """Keep what the object's own pods report of their cache."""
     own = found.memory.posterior
     if not is_settled(found):
         return own

@@ -119,7 +119,9 @@ def asked_with(request: SizingRequest, held: Belief, posterior: SpeedPosterior) 
     """Return the request with constants that are believed, or planned with."""
     is_looked_up = not held.is_measured and held.calibrated_at_s is None
     origin = Origin.LOOKED_UP if is_looked_up else Origin.MEASURED
-    return _with_speed(held.asked, request, held.constants_at(posterior), origin, _load_test(held))
+    return _with_speed(
+        held.asked, request, held.constants_at(posterior), origin, _load_test(held.calibrated_at_s)
+    )
 
 
 @memoize  # of what one object asks: others with its spec have other constants
@@ -142,14 +144,10 @@ def near_posterior(
     return with_constants(posterior, (overhead, bandwidth, prefill))
 
 
-def _load_test(held: Belief) -> str:
+def _load_test(measured_at_s: float | None) -> str:
     """Name the load test that all of a belief stands on; empty: there is none, or more."""
-    if held.calibrated_at_s is None:
+    if measured_at_s is None:
         return ""
-    return _by_calibrate(held.calibrated_at_s)
-
-
-def _by_calibrate(measured_at_s: float) -> str:
     return f"measured by calibrate, {datetime.fromtimestamp(measured_at_s, UTC):%Y-%m-%d}"
 
 
@@ -167,7 +165,7 @@ def with_known_cache(
     test = load_test(request, flags, fleet)
     tokens = reported_kv_tokens(test.cache, request, flags) if test else None
     if test is not None and tokens is not None and held.own_memory(key) is None:
-        measured = cache_input(tokens, remark=_by_calibrate(test.speed.learned_at_s))
+        measured = cache_input(tokens, remark=_load_test(test.speed.learned_at_s))
         request = replace(request, inputs=(*request.inputs, measured))
         return _with_cache(request, flags, tokens)
     entry = held.memory(key)
@@ -194,7 +192,7 @@ def doubt_reasons(held: Belief, *, share: float) -> tuple[Reason, ...]:
     slower = step_ratio(held.asked.slow, held.posterior) - 1
     if slower < BAND:
         return ()
-    evidence = _load_test(held) or (
+    evidence = _load_test(held.calibrated_at_s) or (
         count_of(held.posterior.num_windows, "window of evidence", "windows of evidence")
         if held.is_measured
         else "unmeasured"

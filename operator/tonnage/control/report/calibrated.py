@@ -217,20 +217,19 @@ def _beyond_physics(middle: Mapping[str, float], ease: float) -> Iterator[Reason
 def _at_the_edge(belief: Belief, ease: float) -> Iterator[Reason]:
     """Yield the constants that the learner holds at its bounds, or that cannot be."""
     edge = AT_EDGE * ease
-    deviations = [math.sqrt(max(0.0, each)) for each in belief.posterior.variances]
-    for (name, value, prior, most), band, deviation in zip(
-        _constants(belief), BAND, deviations, strict=True
+    for name, value, prior, most, band, variance in zip(
+        ("overhead factor", "bandwidth efficiency", "prefill efficiency"),
+        belief.posterior.constants,
+        belief.prior.constants,
+        (math.inf, 1.0, 1.0),  # that is possible
+        BAND,
+        belief.posterior.variances,
+        strict=True,
     ):
+        deviation = math.sqrt(max(0.0, variance))
         low, high = prior / band, min(most, prior * band)
         is_at_edge = abs(math.log(value / prior)) >= edge * math.log(band)
         is_impossible = value > most * math.exp(ease * CERTAIN * deviation)
         if belief.is_measured and (is_at_edge or is_impossible):
             message = f"{name} {value:.2f}, plausible are {low:.2f} to {high:.2f}"
             yield Reason("ConstantOutOfRange", message)
-
-
-def _constants(belief: Belief) -> tuple[tuple[str, float, float, float], ...]:
-    """Return (name, learned, prior, most that is possible) of each, in the learner's order."""
-    names = ("overhead factor", "bandwidth efficiency", "prefill efficiency")
-    most = (math.inf, 1.0, 1.0)
-    return tuple(zip(names, belief.posterior.constants, belief.prior.constants, most, strict=True))

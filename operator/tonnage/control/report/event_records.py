@@ -26,15 +26,15 @@ OTHER_WRITER_REASONS: Final = frozenset(
 """Somebody else has a hand in the replicas or the template."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EventRecord:
     """An Event to post."""
 
     reason: str
     message: str
-    is_warning: bool
     at: str
     """When what it tells of began; an Event that is posted again has the same."""
+    is_warning: bool = False
     is_of_write: bool = False
     """Tells of a write of this tick: not where that fails."""
 
@@ -56,17 +56,11 @@ def event_records(
     events = []
     if scaling and scaling.time != known.posted_decision:
         known = replace(known, posted_decision=scaling.time)
-        events.append(_scaled_event(scaling))
+        after = count_of(scaling.to_replicas, "replica")
+        message = f"{scaling.from_replicas} -> {after}: {scaling.message}"
+        events.append(EventRecord("Scaled", message, at=scaling.time, is_of_write=True))
     if rolling and rolling != known.posted_roll:
-        events.append(
-            EventRecord(
-                reason="RollingPods",
-                message=rolling,
-                is_warning=False,
-                at=str(now_s),
-                is_of_write=True,
-            )
-        )
+        events.append(EventRecord("RollingPods", rolling, at=str(now_s), is_of_write=True))
     at = str(int(now_s // EVENT_INTERVAL_S))
     for warning in _warnings(conditions, reported, known.bad, at):
         last_s = posted.get(warning.reason)
@@ -99,17 +93,9 @@ def _is_bad(condition: Condition) -> bool:
     return has_event or condition.reason in OTHER_WRITER_REASONS
 
 
-def _scaled_event(decision: DecisionStatus) -> EventRecord:
-    after = count_of(decision.to_replicas, "replica")
-    message = f"{decision.from_replicas} -> {after}: {decision.message}"
-    return EventRecord(
-        reason="Scaled", message=message, is_warning=False, at=decision.time, is_of_write=True
-    )
-
-
 def _warnings(
     conditions: Iterable[Condition], reported: Mapping[str, str], before: Mapping[str, str], at: str
 ) -> Iterator[EventRecord]:
     for each in conditions:
         if each.reason != PENDING and reported.get(each.type) not in {None, before.get(each.type)}:
-            yield EventRecord(reason=each.reason, message=each.message, is_warning=True, at=at)
+            yield EventRecord(each.reason, each.message, at=at, is_warning=True)

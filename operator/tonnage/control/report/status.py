@@ -104,12 +104,15 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
         posted_decision=status.decisions[0].time if status.decisions else None,
     )
     no_path = next((each.message for each in status.conditions if each.reason == NO_PATH), None)
+    without = Failure(
+        cause=Cause.NO_PATH, detail=no_path or "", generation=view.generation, times=0, at_s=0.0
+    )
     return ObjectMemory(
         uid=view.uid,
         decided=DecisionMemory(since_s=now_s),
         reported=known,
         sizing=SizingMemory(asked_speed=_planned_constants(status, view)),
-        written=_without_path(view, no_path) if no_path else WriteMemory(),
+        written=WriteMemory(failures={WriteKind.CHILDREN: without}) if no_path else WriteMemory(),
     )
 
 
@@ -124,13 +127,6 @@ def _planned_constants(status: Status, view: ModelView) -> Three | None:
         shown.prefill_efficiency.planned,
     )
     return planned if all(math.isfinite(each) and each > 0 for each in planned) else None
-
-
-def _without_path(view: ModelView, detail: str) -> WriteMemory:
-    known = Failure(
-        cause=Cause.NO_PATH, detail=detail, generation=view.generation, times=0, at_s=0.0
-    )
-    return WriteMemory(failures={WriteKind.CHILDREN: known})
 
 
 def _shown(status: Status) -> Iterator[tuple[str, MeasuredFigure]]:
@@ -381,10 +377,7 @@ def _looked(found: Assessment, known: ReportMemory, fleet: Fleet) -> ReportMemor
 
 
 def _display(found: Assessment, known: ReportMemory, met: tuple[Condition, ...]) -> Display:
-    mbu, queue = (
-        known.shown.get("memoryBandwidthUtilization"),
-        known.shown.get("queueDepth"),
-    )
+    mbu, queue = map(known.shown.get, ("memoryBandwidthUtilization", "queueDepth"))
     shares = found.observed.attainments if found.observed else ()
     missed = [
         f"{each.name} {each.fraction:.0%}" for each in shares if each.fraction < each.quantile

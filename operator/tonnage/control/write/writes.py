@@ -9,7 +9,7 @@ from tonnage.control.decide.situation import PodCost, costs_to_go
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory, ReportMemory, WriteMemory
-from tonnage.control.input.state import Assessment, DeploymentView, Fleet
+from tonnage.control.input.state import Assessment, Fleet
 from tonnage.control.input.writers import Cause, Failure, Fate, Results, Scaled, WriteKind
 from tonnage.control.observe.ownership import may_act, may_scale, owns_children
 from tonnage.control.report.conditions import due, edited, said_by_roles
@@ -202,25 +202,19 @@ def _scale(found: Assessment) -> Scale | None:
     deployment, decision = found.state.deployment, found.decision
     if deployment is None or decision is None or decision.replicas == deployment.replicas:
         return None
-    is_down = decision.replicas < deployment.replicas
     if owns_children(found) and deployment.owner_uid != found.state.view.uid:
         return None  # adopted first
+    is_down = decision.replicas < deployment.replicas
+    # Of groups that with the highest index goes.
+    is_marked = is_down and owns_children(found) and not deployment.workload.is_group
     return Scale(
         deployment=deployment.name,
         uid=deployment.uid,
         kind=deployment.kind,
         seen=deployment.replicas,
         replicas=decision.replicas,
-        costs=_costs(found, deployment) if is_down and owns_children(found) else (),
+        costs=costs_to_go(found.state, decision.replicas) if is_marked else (),
     )
-
-
-def _costs(found: Assessment, deployment: DeploymentView) -> tuple[PodCost, ...]:
-    """Return the marks of the pods that are to go: of groups that with the highest index goes."""
-    if deployment.workload.is_group:
-        return ()
-    kept = found.decision.replicas if found.decision else 0
-    return costs_to_go(found.state, kept)
 
 
 SCALE, TEMPLATE, CHILDREN = WriteKind.SCALE, WriteKind.TEMPLATE, WriteKind.CHILDREN
