@@ -47,7 +47,6 @@ CAPACITY = PLACES["waiting"]
 Samples = Sequence[tuple[float, float]]
 """(unix time, value) in order of time."""
 
-
 Slot = int | tuple[int, str]
 """A column of a page, or a part of one that is a sum; ``OF_GPU``: of none."""
 OF_GPU: Final[Slot] = -1
@@ -184,10 +183,11 @@ class FleetScrapes:
         into.num_dropped += rows.note(slot, largest, samples)
 
     def add(self, answered: Answered) -> None:
-        """Add what a round said."""
+        """Add what a round said, and take it out: samples take as much as all that they add to."""
         by_pod = defaultdict[PodKey, dict[str, EngineRows]](dict)
         for (namespace, pod, engine), rows in answered.engines.items():
             by_pod[namespace, pod][engine] = rows
+        answered.engines.clear()
         for key, of_pod in by_pod.items():
             self._add_pod(key, of_pod)
         self.caches |= answered.caches

@@ -24,8 +24,8 @@ class SizingRefused:
 Answers = Mapping[SizingRequest, Sizing | SizingRefused]
 """By question, a request without the words about where its figures come from; the one that was
 asked last comes last."""
-REMEMBERED = 2000
-"""Answers, beside all those of the last tick: lengths waver, and come back."""
+REMEMBERED = 800
+"""Answers with those of the last tick, all of which stay: lengths waver, and come back."""
 
 
 @memoize
