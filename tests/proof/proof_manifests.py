@@ -31,13 +31,14 @@ LLAMA: Final = "meta-llama/Llama-3.1-8B-Instruct"
 LLAMA_2: Final = "meta-llama/Llama-2-7b-chat-hf"
 DEEPSEEK: Final = "deepseek-ai/DeepSeek-V3"
 FP8_CACHE: Final = "nvidia/Llama-3.1-8B-Instruct-FP8"
+ADAPTER_FILE: Final = '--lora-modules={"name":"a","path":"b/c"}'
 ARGS: Final = (
     "--async-scheduling", "--no-async-scheduling", "--chat-template-content-format=openai",
     "--enable-auto-tool-choice --tool-call-parser=llama3_json", "--enable-expert-parallel",
     "--enable-mfu-metrics", "--enable-prefix-caching", "--no-enable-prefix-caching",
     "--enforce-eager", "--generation-config=vllm", '--limit-mm-per-prompt={"image":1}',
     "--load-format=safetensors",
-    '--lora-modules={"name":"a","path":"b/c"}', "--performance-mode=balanced",
+    ADAPTER_FILE, "--performance-mode=balanced",
     "--reasoning-parser=deepseek_r1", "--safetensors-load-strategy=lazy", "--seed=7",
     "--served-model-name=chat", "--tokenizer-mode=auto",
 )  # fmt: skip
@@ -185,6 +186,9 @@ CASES: Final[dict[str, Case]] = {
     ),
     "LoRA": _case(LLAMA, of_model={"adapters": {"number": 4, "rank": 16}}),
     "LoRA, largest rank": _case(LLAMA, of_model={"adapters": {"number": 1, "rank": 512}}),
+    "LoRA, loaded at the start": _case(
+        LLAMA, of_model={"adapters": {"number": 1, "rank": 16}}, engine={"args": [ADAPTER_FILE]}
+    ),
     "mtp": _case(DEEPSEEK, "H200", 8, engine=_drafts("mtp", 1)),
     "mtp, hybrid": _case("Qwen/Qwen3.5-9B", engine=_drafts("mtp", 2)),
     "n-gram": _case(LLAMA, engine=_drafts("ngram", 3)),

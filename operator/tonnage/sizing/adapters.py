@@ -11,6 +11,8 @@ from tonnage.units import engine_integer
 
 DEFAULT_NUMBER: Final = 1
 DEFAULT_RANK: Final = 16
+ADAPTER_FILES: Final = "--lora-modules"
+WITHOUT_SLOTS: Final = 'without slots for them vLLM ends its start, "LoRA is not enabled"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +34,15 @@ def adapters_in(flags: Mapping[str, str]) -> Adapters | None:
         ValueError: the engine does not read them.
 
     Sources:
-        [vllm-source] config/lora.py: the defaults.
+        [vllm-source] config/lora.py: the defaults; entrypoints/openai/models/serving.py
+        init_static_loras; v1/worker/lora_model_runner_mixin.py _ensure_lora_enabled.
 
     >>> str(adapters_in({"--enable-lora": "", "--max-loras": "4"}))
     '4 of rank 16'
     """
     if "--enable-lora" not in flags:
+        if ADAPTER_FILES in flags:
+            raise ValueError(f"{ADAPTER_FILES} needs --enable-lora: {WITHOUT_SLOTS}")
         return None
     try:
         number, rank = (

@@ -8,6 +8,7 @@ from tonnage.api.spec import Spec
 from tonnage.catalog.engine import parse_version
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention, ModelShape
+from tonnage.sizing.adapters import ADAPTER_FILES, WITHOUT_SLOTS
 from tonnage.sizing.expected import (
     SINCE_SAFE_PRIORITIES,
     newest_first_s,
@@ -31,6 +32,9 @@ def refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[st
         yield _unsafe_priorities(minor)
     if refuses_late(spec) and version < SINCE_COUNTED_REFUSALS:
         yield _uncounted_refusals(minor)
+    arguments = spec.engine.args if spec.engine else ()
+    if not spec.model.adapters and any(each.startswith(ADAPTER_FILES) for each in arguments):
+        yield f"engine.args: {ADAPTER_FILES} needs model.adapters: {WITHOUT_SLOTS}"
     if spec.role or spec.topology:
         yield from role_refusals(spec, minor, shape)
     if spec.model.kv_offload and not spec.model.kv_offload.is_auto:

@@ -231,6 +231,7 @@ BAD_VALUES = [
         "--max-model-len is not allowed in engine.args: contextLength sets it",
     ),
     (f"plan {H100} --set engine.args=[--enable-lora]", None, "model.adapters sets it"),
+    (f"plan {H100} --set engine.args=[--lora-modules=a=b]", None, "needs model.adapters"),
     (
         f"plan {H100} --set engine.args=[--max-num-batched-tokens=1]",
         None,

@@ -267,6 +267,7 @@ class TestFlags:
             ("--max-num-seqs 5000000", "at most 16,384 sequences"),
             ("--kv-cache-memory-bytes 10GiB", "--kv-cache-memory-bytes '10GiB'"),
             ("--enable-lora --max-loras 0", "--max-loras 0 and --max-lora-rank 16"),
+            ("--lora-modules a=b/c d=e/f", "--lora-modules needs --enable-lora"),
         ],
     )
     def test_that_vllm_would_not_read_are_named(self, arguments, named):
