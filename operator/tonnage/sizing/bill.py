@@ -1,7 +1,7 @@
 """What the replicas of a plan cost: for the demand asked, and at full use."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tonnage.catalog.gpu import RESERVED
@@ -114,7 +114,7 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
         return None
     demand, workload = sizing.request.demand, sizing.request.workload
     asked, users = requests_per_s_asked(sizing), demand.usual.num_users
-    year = _year(sizing, replicas)
+    [year] = year_of(sizing, [replicas])
     mean_usd = hour.usd * sum(share * hour.gpus_paid(n, each) for n, share in year.items())
     running = max(1, replicas)  # of none that may be made yet, what one would cost
     running_usd = hour.usd * hour.gpus_paid(running, each)
@@ -141,12 +141,12 @@ def bill(sizing: Sizing, *, replicas: int, hour: GpuHour | None = None) -> Bill 
     )
 
 
-def _year(sizing: Sizing, replicas: int) -> Mapping[int, float]:
-    """Return for which share of a year how many replicas run."""
+def year_of(sizing: Sizing, replicas: Sequence[int], **steps: float) -> list[dict[int, float]]:
+    """Return for which share of a year, or of its steps, how many replicas run."""
     schedules, most = sizing.request.schedules, sizing.request.max_replicas or sys.maxsize
-    if not schedules:
-        return {replicas: 1.0}
-    return shares_of_year(schedules, replicas, lambda rate: min(most, sizing.replicas_for(rate)))
+    return shares_of_year(
+        schedules, replicas, lambda rate: min(most, sizing.replicas_for(rate)), **steps
+    )
 
 
 def _commitments(sizing: Sizing, paid: GpuHour, replicas: int) -> Iterator[Commitment]:

@@ -6,7 +6,7 @@ long as neither minute nor hour is given with a star. Its duration is time that 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -100,17 +100,31 @@ def floor_of(event: Event, replicas_for: Callable[[float], int]) -> int:
 
 
 def shares_of_year(
-    schedules: tuple[Schedule, ...], replicas: int, replicas_for: Callable[[float], int]
-) -> dict[int, float]:
-    """Return for which share of a year how many replicas run: the most that an event asks for.
+    schedules: tuple[Schedule, ...],
+    replicas: Sequence[int],
+    replicas_for: Callable[[float], int],
+    *,
+    begins_s: float = YEAR_FROM_S,
+    step_s: float = YEAR_S,
+) -> list[dict[int, float]]:
+    """Return for which share of each step how many replicas run: the most that an event asks for.
 
-    ``replicas``: those that run beside the events.
+    ``replicas``: of each step beside the events. Steps come again all year, from a Unix time on.
     """
-    time_s = dict[int, float]()
+    time_s, at_s = [dict[int, float]() for _ in replicas], YEAR_FROM_S - begins_s
+    step = math.floor(at_s / step_s)
     for length_s, events in _year_of(schedules):
-        number = max([replicas, *(floor_of(each, replicas_for) for each in events)])
-        time_s[number] = time_s.get(number, 0.0) + length_s
-    return {number: each / sum(time_s.values()) for number, each in time_s.items()}
+        floor = max((floor_of(each, replicas_for) for each in events), default=0)
+        until_s = at_s + length_s
+        while at_s < until_s:
+            place, next_s = step % len(replicas), min(until_s, (step + 1) * step_s)
+            number = max(replicas[place], floor)
+            time_s[place][number] = time_s[place].get(number, 0.0) + next_s - at_s
+            step, at_s = step + (next_s < until_s), next_s
+    return [
+        {number: each / sum(some.values()) for number, each in some.items()} or {usual: 1.0}
+        for usual, some in zip(replicas, time_s, strict=True)
+    ]
 
 
 @lru_cache(maxsize=16)

@@ -160,12 +160,47 @@ def test_the_bounds_of_the_spec_hold_in_each_hour(plan):
     assert "10 steps need more than maxReplicas" in plan(a_csv(), manifest=bounded).stdout
 
 
-def test_schedules_are_said_to_be_left_out_where_there_are_some(plan):
-    nightly = "{maxReplicas: 8, schedules: [{cron: '0 20 * * *', duration: 12h, minReplicas: 6}]}"
-    said = "These rows leave scaling.schedules out"
+def scheduled(cron, duration, floor):
+    """Return SMALL with a floor of replicas; hours of a file without dates are in UTC."""
+    event = f"{{cron: '{cron}', duration: {duration}, minReplicas: {floor}}}"
+    return SMALL.replace("{maxReplicas: 8}", f"{{maxReplicas: 8, schedules: [{event}]}}")
 
-    assert said in plan(a_csv(), manifest=SMALL.replace("{maxReplicas: 8}", nightly)).stdout
-    assert said not in plan(a_csv()).stdout
+
+def test_a_floor_at_night_is_in_the_hours_and_in_both_months(plan):
+    answer = plan(a_csv(), "-o", "json", manifest=scheduled("0 20 * * *", "12h", 6))
+    found, (whole,) = figures(answer), json.loads(answer.stdout)
+    hours = 12 * 6 + 10 * 4 + 2 * 3  # of a day; at 7:56 six are there
+
+    assert [each["replicas"] for each in found["steps"]] == [
+        *[6] * 8,
+        *[4] * 10,
+        *[3] * 2,
+        *[6] * 4,
+    ]
+    assert found["perMonth"]["byHour"]["gpuHours"] == pytest.approx(hours * MONTH_DAYS, abs=0.1)
+    assert found["perMonth"]["constant"]["gpuHours"] == pytest.approx(5 * 730.5, abs=0.1)
+    constant = found["perMonth"]["constant"]["cost"]
+    assert constant == pytest.approx(whole["atDemand"]["cost"]["perMonth"], rel=1e-3)
+
+
+def test_a_floor_of_some_days_counts_by_their_share_and_shows_where_most_have_it(plan):
+    week = [
+        "time,rps",
+        *(f"2026-11-{23 + day}T{hour:02}:00,2" for day in range(7) for hour in range(24)),
+    ]
+    text = plan("\n".join(week), "-o", "json", manifest=scheduled("0 0 * * 6,0", "24h", 5))
+    found = figures(text)
+    assert [each["replicas"] for each in found["steps"]] == [*[1] * 24 * 5, *[5] * 24 * 2]
+    assert found["perMonth"]["byHour"]["gpuHours"] == pytest.approx(730.5 * 15 / 7, abs=0.1)
+
+    of_a_day = figures(
+        plan(a_csv((2,) * 24), "-o", "json", manifest=scheduled("0 0 * * 6,0", "24h", 5))
+    )
+    assert {each["replicas"] for each in of_a_day["steps"]} == {1}
+    shares = 104 / 365  # Saturdays and Sundays of 2026
+    assert of_a_day["perMonth"]["byHour"]["gpuHours"] == pytest.approx(
+        730.5 * (1 + 4 * shares), rel=1e-4
+    )
 
 
 def test_a_peak_within_the_hours_counts_in_each(plan):

@@ -240,7 +240,8 @@ class TestTheYear:
     """Shares of a year in which so many replicas run, of two beside the schedules."""
 
     def shares(self, *schedules):
-        return shares_of_year(schedules, 2, round)
+        [found] = shares_of_year(schedules, [2], round)
+        return found
 
     def test_without_schedules_is_of_the_replicas_that_are_planned(self):
         assert self.shares() == {2: 1.0}

@@ -159,16 +159,12 @@ def diff(*, options: DiffOptions) -> None:
         inputs.namespace = options.namespace or cluster.namespace
         found = list(_against(cluster, new, inputs))
     else:
-        old = load([]) if _is_empty(names[0]) else inputs.load(names[0])
+        folder = Path(names[0])  # perhaps from before there were any manifests
+        has_some = not folder.is_dir() or any(each.suffix in SUFFIXES for each in folder.iterdir())
+        old = inputs.load(names[0]) if has_some else load([])
         found = list(_between(old, new, inputs))
     _print(found, options.form, most)
     sys.exit(_exit_code(found, inputs, most))
-
-
-def _is_empty(name: str) -> bool:
-    """Tell whether OLD is a folder from before there were any manifests."""
-    folder = Path(name)
-    return folder.is_dir() and not any(each.suffix in SUFFIXES for each in folder.iterdir())
 
 
 def _print(found: list[Difference], form: str, most: float | None) -> None:

@@ -150,7 +150,8 @@ def _spec_with(spec: dict[str, Any], changes: tuple[Change, ...]) -> dict[str, A
             spec["hardware"].pop("gpusPerReplica", None)  # of another class: open again
         *parents, field = path.split(".")
         if parents == ["demand"] and field in RATES:
-            _drop_other_rates(spec["demand"], field)
+            goes = {*RATES, DUTY} - {field, DUTY if field == "concurrentUsers" else ""}
+            spec["demand"] = {key: each for key, each in spec["demand"].items() if key not in goes}
     return spec
 
 
@@ -166,12 +167,6 @@ def _with(content: Content, path: list[str], value: object, whole: str) -> dict[
     if inner is not None and not isinstance(inner, Mapping):
         raise ManifestError(f"--set {whole}: {key} is a scalar, not an object")
     return {**content, key: _with(inner or {}, below, value, whole)}
-
-
-def _drop_other_rates(demand: dict[str, Any], kept: str) -> None:
-    dropped = [rate for rate in RATES if rate != kept]
-    for rate in dropped if kept == "concurrentUsers" else (*dropped, DUTY):
-        demand.pop(rate, None)
 
 
 def _guessed_lengths(spec: dict[str, Any]) -> Iterator[Figure]:

@@ -3,12 +3,14 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.read.demand_curve import DemandCurve
 from tonnage.cli.results.planning import Planned, Refused, fewest_replicas
 from tonnage.explain.report import round_estimate
+from tonnage.sizing.bill import year_of
 from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import OnSearch, Sizing
@@ -52,7 +54,11 @@ def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) ->
     peak = sizing.request.demand.peak_ratio / curve.peak_ratio
     fewest = fewest_replicas(answer.deployment)
     needed = [sizing.replicas_for(peak * rate) for rate in rates]
-    replicas = [min(most, max(fewest, number)) for number in needed]
+    by_rate = [min(most, max(fewest, number)) for number in needed]
+    no_floors = [0] * len(rates)
+    floors = year_of(sizing, no_floors, begins_s=curve.begins_s, step_s=curve.step_s)
+    usual = (max(some.items(), key=itemgetter(1))[0] for some in floors)
+    replicas = list(map(max, by_rate, usual))
     gpu, each = sizing.request.gpu, sizing.parallelism.num_gpus
     hour = gpu_hour(gpu, each)
     allowed = sizing.request.max_replicas
@@ -67,11 +73,11 @@ def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) ->
         "perMonth": {
             name: _with_each(month_figures(gpu, each, hours), sizing, sum(rates) / len(rates))
             for name, hours in (
-                ("byHour", _hours(replicas, curve.step_s, start_s)),
-                ("constant", {most: HOURS_PER_MONTH}),
+                ("byHour", _hours(by_rate, floors, curve.step_s, start_s)),
+                ("constant", _month_of(sizing, most)),
             )
         },
-        "schedulesLeftOut": len(sizing.request.schedules),
+        "schedules": len(sizing.request.schedules),
         "stepsAboveMaxReplicas": sum(allowed is not None and n > allowed for n in needed),
         "steps": [
             {
@@ -101,16 +107,27 @@ def _with_each(month: dict[str, Any], sizing: Sizing, requests_per_s: float) -> 
     }
 
 
-def _hours(replicas: Sequence[int], step_s: float, start_s: float) -> Mapping[int, float]:
+def _month_of(sizing: Sizing, replicas: int) -> Mapping[int, float]:
+    """Return the hours of a month of a constant fleet, and of what schedules add."""
+    [year] = year_of(sizing, [replicas])
+    return {number: share * HOURS_PER_MONTH for number, share in year.items()}
+
+
+def _hours(
+    replicas: Sequence[int], floors: Sequence[Mapping[int, float]], step_s: float, start_s: float
+) -> Mapping[int, float]:
     """Return the hours of a month by the number of replicas that are paid.
 
-    Those of a step, and those of the next ones in time to be Ready when these begin.
+    Those of a step, and those of the next ones in time to be Ready when these begin; or what
+    schedules ask for. ``floors``: which, for which share of a step.
     """
     (ahead, rest_s), hours = divmod(start_s, step_s), defaultdict[int, float](float)
     for step in range(len(replicas)):
         for steps, time_s in ((int(ahead), step_s - rest_s), (int(ahead) + 1, rest_s)):
             soon = max(replicas[(step + k) % len(replicas)] for k in range(steps + 1))
-            hours[soon] += HOURS_PER_MONTH * time_s / (step_s * len(replicas))
+            for floor, share in floors[step].items():
+                part = share * time_s / (step_s * len(replicas))
+                hours[max(soon, floor)] += HOURS_PER_MONTH * part
     return hours
 
 
@@ -143,5 +160,5 @@ def _fleet(sizing: Sizing, replicas: int, num_gpus: int = 0) -> dict[str, Any]:
         "gpus": replicas * each,
         "maxNumSeqs": sizing.flags.max_num_seqs,
         "sustainedRequestsPerSecond": replicas and sizing.sustained_requests_per_s(replicas),
-        "perMonth": month_figures(sizing.request.gpu, each, {replicas: HOURS_PER_MONTH}),
+        "perMonth": month_figures(sizing.request.gpu, each, _month_of(sizing, replicas)),
     }

@@ -116,7 +116,8 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         for each in selection.choices
     ):
         asked, selection = classes, choose(classes)
-    unsold = () if are_named else _over_nodes(selection.choices)
+    unsold = () if are_named else tuple(filter(_is_over_nodes, selection.choices))
+    unsold = unsold if len(unsold) < len(selection.choices) else ()
     kept = tuple(each for each in selection.choices if each not in unsold)
     return Compared(
         deployment=deployment,
@@ -164,12 +165,6 @@ def _why_not(gpu: Gpu) -> str | None:
         return OTHER_CLOUD if gpu.price.provider and gpu.price.offered else NO_PRICE
     provider = hour.rent.provider if hour.rent else ""
     return None if provider in {"", USUAL_CLOUD, gpu.price.provider} else OTHER_CLOUD
-
-
-def _over_nodes(choices: tuple[Choice, ...]) -> tuple[Choice, ...]:
-    """Return the classes of which a replica is over several nodes; never all."""
-    found = tuple(filter(_is_over_nodes, choices))
-    return found if len(found) < len(choices) else ()
 
 
 def _is_over_nodes(choice: Choice) -> bool:

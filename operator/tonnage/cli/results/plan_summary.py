@@ -1,7 +1,7 @@
 """A plan, or a reasoned no, in words: what text and pages say alike."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -18,7 +18,6 @@ from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import Flags
-from tonnage.sizing.workload import Target
 from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
@@ -218,7 +217,10 @@ def _figures(sizing: Sizing, replicas: int) -> Row:
     sustained, cost = sizing.sustained_requests_per_s(replicas), cost_figures(found) or {}
     asked, slo = at_demand(sizing, replicas), sizing.request.slo
     ttft_s, tpot_s = asked.at_strictest(slo) if asked else (None, None)
-    ttft_at, tpot_at = (_strictest(targets) if asked else "" for targets in (slo.ttft, slo.tpot))
+    ttft_at, tpot_at = (
+        f"p{PERCENT * max(each.quantile for each in targets):g}" if asked and targets else ""
+        for targets in (slo.ttft, slo.tpot)
+    )
     cells = (
         sizing.request.gpu.name,
         str(sizing.parallelism),
@@ -243,10 +245,6 @@ def _price(found: Bill | None) -> str:
     if found is None:
         return ""
     return found.hour.rent.basis if found.hour.rent else str(found.hour)
-
-
-def _strictest(targets: Sequence[Target]) -> str:
-    return f"p{PERCENT * max(each.quantile for each in targets):g}" if targets else ""
 
 
 def _estimate(value: float | None) -> str:

@@ -94,12 +94,13 @@ def _hours(found: Figures, most: int, console: Console) -> Iterator[RenderableTy
     steps, peak = found["steps"], found["peak"]
     varied, constant = (found["perMonth"][name] for name in ("byHour", "constant"))
     saved = constant["gpuHours"] - varied["gpuHours"]
-    replicas = count_of(most, "replica")
+    with_events = ", with scaling.schedules" if found["schedules"] else ""
+    fewest, highest = (pick(each["replicas"] for each in steps) for pick in (min, max))
     rows = {
         "peak": f"{significant(peak['requestsPerSecond'])} requests/s at {peak['at']}; mean "
         f"{significant(found['meanRequestsPerSecond'])}",
-        "by the hour": f"{min(each['replicas'] for each in steps)} to {replicas}: {_month(varied)}",
-        "constant": f"{replicas}: {_month(constant)}",
+        "by the hour": f"{fewest} to {count_of(highest, 'replica')}{with_events}: {_month(varied)}",
+        "constant": f"{count_of(most, 'replica')}{with_events}: {_month(constant)}",
         "saves": f"{saved:,.0f} GPU-hours, {saved / constant['gpuHours']:.0%} of them, "
         f"{_cost(constant, varied)}",
     }
@@ -108,8 +109,6 @@ def _hours(found: Figures, most: int, console: Console) -> Iterator[RenderableTy
     if short := found["stepsAboveMaxReplicas"]:
         needs = count_of(short, "step needs", "steps need")
         yield indent(Text(f"{needs} more than maxReplicas", style="yellow"))
-    if found["schedulesLeftOut"]:
-        yield indent(Text("These rows leave scaling.schedules out: they cost more", style="yellow"))
     yield indent(Text(NOTE.format(format_s(found["startUpSeconds"])), style=DIM))
     unit = varied["currency"]
     runs = (list(some) for _, some in groupby(steps, key=lambda step: step["replicas"]))

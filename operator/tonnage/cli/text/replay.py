@@ -209,8 +209,9 @@ def notes(found: Replays) -> Iterator[str]:
     if judged:
         longer = f", {judged[0].num_too_long} longer than contextLength and missed"
         span_s = judged[0].duration_s
+        span = format_s(span_s) if span_s < 2 * HOUR_S else f"{significant(span_s / HOUR_S)} h"
         yield (
-            f"requests: {question.source}, {judged[0].num_requests} in {_span(span_s)}"
+            f"requests: {question.source}, {judged[0].num_requests} in {span}"
             f"{longer if judged[0].num_too_long else ''}"
             f"{f'; {question.trace.clock}' if question.trace else ''}"
         )
@@ -225,12 +226,6 @@ def notes(found: Replays) -> Iterator[str]:
     if question.model.spec.scaling.schedules:
         yield f"schedules: by a clock that is {rfc3339(EPOCH_S)} when the traffic begins"
     yield _engines(question.speed)
-
-
-def _span(duration_s: float) -> str:
-    if duration_s < 2 * HOUR_S:
-        return format_s(duration_s)
-    return f"{significant(duration_s / HOUR_S)} h"
 
 
 def _engines(speed: float | None) -> str:

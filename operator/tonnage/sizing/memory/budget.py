@@ -81,7 +81,9 @@ def activations_part(shape: ModelShape, flags: Flags, server: Server) -> BudgetP
     spread = memory.forward_factor.spread * terms.forward_bytes
     if text == sampler:
         spread = copies.spread * terms.logits_bytes
-    encoder, images = encoder_peak_bytes(shape, flags), encoder_output_bytes(shape, flags)
+    encoder = encoder_peak_bytes(shape, flags)
+    # What the encoder makes stays until the pass of the text part is over.
+    images = _encoder_tokens(shape, flags) * shape.hidden_size * WIDE_BYTES
     peak = max(encoder, text + images)
     less = peak - max(least, forward)
     cause = "a sampler that needs less" if text == sampler else "kernels compiled before"
@@ -105,11 +107,6 @@ def encoder_peak_bytes(shape: ModelShape, flags: Flags) -> float:
     """
     split_bytes = shape.encoder_split_token_bytes / flags.parallelism.tensor
     return _encoder_tokens(shape, flags) * (shape.encoder_token_bytes + split_bytes)
-
-
-def encoder_output_bytes(shape: ModelShape, flags: Flags) -> float:
-    """Return what the encoder makes, which stays until the pass of the text part is over."""
-    return _encoder_tokens(shape, flags) * shape.hidden_size * WIDE_BYTES
 
 
 def _encoder_tokens(shape: ModelShape, flags: Flags) -> int:

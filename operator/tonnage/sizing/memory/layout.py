@@ -29,11 +29,6 @@ def stage_fraction(kinds: Iterable[KvShare]) -> Fraction:
     return max(kind.stage_fraction for kind in kinds)
 
 
-def as_full(kinds: Iterable[KvShare]) -> list[KvShare]:
-    """Return the layers as an engine keeps them that does not manage windows."""
-    return [replace(kind, window_tokens=None, is_chunked=False) for kind in kinds]
-
-
 def window_of(kind: KvShare) -> tuple[int | None, bool]:
     """Return what decides which tokens are kept."""
     return kind.window_tokens, kind.is_chunked
@@ -115,7 +110,8 @@ def tables_per_bucket(buckets: Sequence[Mapping[int, int]]) -> list[int]:
     Sources:
         [vllm-source] v1/core/kv_cache_planning.py _get_packed_kv_cache_groups.
     """
-    even = [max(bucket.values()) if _is_even(bucket) else None for bucket in buckets]
+    numbers = [set(bucket.values()) for bucket in buckets]
+    even = [max(each) if len(each) == 1 else None for each in numbers]
     whole = [layers for layers, bucket in zip(even, buckets, strict=True) if len(bucket) > 1]
     lengths = [layers for layers in even if layers is not None]
     least = max((layers for layers in whole if layers is not None), default=0)
@@ -123,10 +119,6 @@ def tables_per_bucket(buckets: Sequence[Mapping[int, int]]) -> list[int]:
         raise ValueError("no layers with pages of several sizes: the engine packs otherwise")
     length = _least_padding(lengths, least)
     return [1 if layers is None else -(-layers // length) for layers in even]
-
-
-def _is_even(bucket: Mapping[int, int]) -> bool:
-    return len(set(bucket.values())) == 1
 
 
 def _least_padding(counts: Sequence[int], least: int) -> int:
@@ -181,10 +173,8 @@ class CacheGroup:
 
     def blocks_held(self, tokens: float) -> int:
         """Return the blocks that a decoding sequence of this length really holds."""
-        return min(self.blocks_reserved(tokens, 1), self._all_tokens(tokens))
-
-    def _all_tokens(self, tokens: float) -> int:
-        return self.state_blocks or math.ceil(tokens / self.block_tokens)
+        all_tokens = self.state_blocks or math.ceil(tokens / self.block_tokens)
+        return min(self.blocks_reserved(tokens, 1), all_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,7 +278,7 @@ def cache_layout(
         return _pack(kinds, rules)
     has_chunks = any(kind.is_chunked for kind in kinds)
     if not rules.manages_windows or (has_chunks and not rules.manages_chunks):
-        kinds = as_full(kinds)
+        kinds = [replace(kind, window_tokens=None, is_chunked=False) for kind in kinds]
     if all(kind.state_bytes == 0 for kind in kinds) and len({window_of(k) for k in kinds}) <= 1:
         return _one_group(kinds, block_tokens, rules)
     pages = equal_pages(kinds, block_tokens_for_state(kinds, block_tokens, rules))

@@ -7,7 +7,6 @@ from typing import Final
 from tonnage.catalog.engine_limits import adapter_kinds
 from tonnage.catalog.shape import (
     DenseFfn,
-    Ffn,
     GroupedAttention,
     LayerGroup,
     ModelShape,
@@ -48,7 +47,7 @@ def with_adapters(target: Shard, shape: ModelShape, adapters: Adapters) -> Shard
     stage = float(stage_fraction(shape.num_layers, split.pipeline))
     is_fused = shape.model_type in adapter_kinds("fused")
     elements = stage * sum(
-        group.num_layers * _layer_elements(group, shape.hidden_size, split, is_fused=is_fused)
+        group.num_layers * sum(_linears(group, shape.hidden_size, split.tensor, is_fused=is_fused))
         for group in shape.groups
     )
     vocabulary = ELEMENT_BYTES * adapters.rank * _vocabulary_elements(shape, split)
@@ -68,11 +67,6 @@ def with_adapters(target: Shard, shape: ModelShape, adapters: Adapters) -> Shard
         flop_per_token=target.flop_per_token + FLOP_PER_PARAMETER * parameters,
         num_kernels=target.num_kernels + launched,
     )
-
-
-def _layer_elements(group: LayerGroup, hidden: int, split: Parallelism, *, is_fused: bool) -> float:
-    """Return the inputs and outputs of a layer's linear layers on a rank: elements at rank 1."""
-    return sum(_linears(group, hidden, split.tensor, is_fused=is_fused))
 
 
 def _linears(group: LayerGroup, hidden: int, tensor: int, *, is_fused: bool) -> Iterator[float]:
@@ -114,14 +108,10 @@ def draft_layers(shape: ModelShape) -> LayerGroup:
     return replace(
         attending[-1],
         num_layers=shape.num_draft_layers,
-        ffn=_last_ffn(shape),
+        ffn=[group.ffn for group in shape.groups if group.ffn][-1],
         vector_parameters=attending[-1].vector_parameters + NORMS * hidden,
         replicated_parameters=attending[-1].replicated_parameters + 2 * hidden * hidden,
     )
-
-
-def _last_ffn(shape: ModelShape) -> Ffn | None:
-    return [group.ffn for group in shape.groups if group.ffn][-1]
 
 
 def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallelism]:
