@@ -7,7 +7,7 @@ with it, so a budget that is burnt comes back by itself.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -57,7 +57,7 @@ class Ledger:
         return self.since_s <= (math.floor(now_s / self.bin_s) - BINS + 1) * self.bin_s
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Objective:
     """The share of the requests that may exceed a limit."""
 
@@ -109,10 +109,10 @@ def with_judged(known: Ledger, judged: Mapping[str, Judged], *, at_s: float) -> 
         found = limits.setdefault(limit, {})
         for at, each in bins.items():
             if at > now - BINS:
-                found[min(at, now)] = _sum((found.get(min(at, now), (0.0, 0.0)), each))
+                found[min(at, now)] = _sum(found.get(min(at, now), (0.0, 0.0)), each)
     for limit, more in judged.items():
         found = limits.setdefault(limit, {})
-        found[now] = _sum((found.get(now, (0.0, 0.0)), more))
+        found[now] = _sum(found.get(now, (0.0, 0.0)), more)
     return replace(known, limits={limit: bins for limit, bins in limits.items() if bins})
 
 
@@ -123,7 +123,7 @@ def with_past(known: Ledger, past: Ledger, *, now_s: float) -> Ledger:
     for limit, bins in known.limits.items():
         found = limits.setdefault(limit, {})
         for at, each in bins.items():
-            found[at] = _sum((found.get(at, (0.0, 0.0)), each))
+            found[at] = _sum(found.get(at, (0.0, 0.0)), each)
     return with_judged(replace(before, limits=limits), {}, at_s=now_s)
 
 
@@ -140,7 +140,7 @@ def in_window(known: Ledger, window_s: float, *, now_s: float) -> Ledger:
         found = dict[int, Judged]()
         for at, each in bins.items():
             to = math.floor(min(now_s, (at + 0.5) * known.bin_s) / moved.bin_s)
-            found[to] = _sum((found.get(to, (0.0, 0.0)), each))
+            found[to] = _sum(found.get(to, (0.0, 0.0)), each)
         limits[limit] = found
     return with_judged(replace(moved, limits=limits), {}, at_s=now_s)
 
@@ -171,6 +171,5 @@ def error_budget(
     )
 
 
-def _sum(bins: Iterable[Judged]) -> Judged:
-    known = list(bins)
-    return sum(requests for requests, _ in known), sum(late for _, late in known)
+def _sum(one: Judged, other: Judged) -> Judged:
+    return one[0] + other[0], one[1] + other[1]

@@ -252,12 +252,8 @@ def _held_to_served(
         return known, learned
     served_per_s, num_requests = served
     most = replace(chosen.capacity, goodput_factor=1.0).most_requests_per_s
-    capped = cap_to_throughput(
-        learned,
-        ratio=served_per_s / most,
-        num_requests=num_requests,
-        now_s=fleet.now_s,
-    )
+    ratio = served_per_s / most
+    capped = cap_to_throughput(learned, ratio=ratio, num_requests=num_requests, now_s=fleet.now_s)
     if capped is learned:
         return known, learned
     reason = (

@@ -75,14 +75,7 @@ def _objectives(sizing: Sizing, given: AttainmentTarget | None) -> tuple[Objecti
             share = each.quantile
             if percent is not None and each.quantile == highest:
                 share = float(percent) / PERCENT
-            found.append(
-                Objective(
-                    latency=latency,
-                    quantile=each.quantile,
-                    limit_s=each.limit_s,
-                    allowed_share=1 - share,
-                )
-            )
+            found.append(Objective(latency, each.quantile, each.limit_s, allowed_share=1 - share))
     return tuple(found)
 
 
