@@ -1,5 +1,7 @@
 """The lead of a replica, and demand of before as it is taken up at first sight."""
 
+from dataclasses import replace
+
 import pytest
 
 from fleet_builders import (
@@ -61,6 +63,19 @@ def test_demand_of_before_is_taken_up_between_two_answers_too():
 
     assert settled.keys() == {state.view.uid}
     assert known.demand.history.pattern[LAST_BIN][0] == pytest.approx(3.0)
+
+
+def test_demand_is_told_in_other_replicas_where_other_engines_run():
+    state = a_state()
+    uid, past = state.view.uid, a_past(means={LAST_BIN: 3 * MOST})
+    first = tick(a_fleet(state, pasts={uid: past}), Memory()).memory
+    twice = replace(first.objects[uid].demand, unit="other engines", most_requests_per_s=2 * MOST)
+    memory = replace(first, objects={uid: replace(first.objects[uid], demand=twice)})
+
+    [known] = tick(a_fleet(state), memory).memory.objects.values()
+
+    assert known.demand.history.pattern[LAST_BIN][0] == pytest.approx(6.0)
+    assert known.demand.most_requests_per_s == MOST
 
 
 def test_demand_of_before_waits_until_demand_is_measured():
