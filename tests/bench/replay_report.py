@@ -33,7 +33,8 @@ WHOLE_MEANING = f"""\
 MEANING = f"""\
 Simulated, not measured. 8 billion parameters on H100, one GPU a replica, contextLength
 {CONTEXT_TOKENS}, 1 to {MAX_REPLICAS} replicas. All policies get the same requests, engines, cold
-starts and first replicas (Tonnage's plan for the demand that the spec declares); those of rivals
+starts and first replicas (Tonnage's plan for the demand that the spec declares), and the queue of
+that plan: the newest requests go first, also where a rival scales. Rivals
 are models of them, with the knobs that their projects ship unless a number stands behind the name.
 Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 
