@@ -31,15 +31,20 @@ def decide(situation: Situation) -> Decision:
 
     A bound that moves nothing is no reason.
     """
-    replicas, limited_by = situation.need.replicas, None
+    replicas, limited_by, is_limited = situation.need.replicas, None, False
     reasons = list(situation.need.reasons)
     for rule in RULES:
         for bound in rule(situation):
             within = min(max(replicas, bound.at_least), bound.at_most)
             if within != replicas:
-                replicas, limited_by = within, bound.code
+                replicas, limited_by, is_limited = within, bound.code, rule in LIMITS
                 reasons.append(Reason(bound.code, bound.message[:MESSAGE_LENGTH]))
-    return Decision(replicas=replicas, reasons=tuple(reversed(reasons)), limited_by=limited_by)
+    return Decision(
+        replicas=replicas,
+        reasons=tuple(reversed(reasons)),
+        limited_by=limited_by,
+        is_limited=is_limited,
+    )
 
 
 def never_lower_on_missing_data(situation: Situation) -> Iterator[Bound]:
@@ -208,11 +213,7 @@ def leave_to_another_writer(situation: Situation) -> Iterator[Bound]:
         yield Bound(*situation.left, at_least=current, at_most=current)
 
 
-RULES: Sequence[Rule] = (
-    never_lower_on_missing_data,
-    hold_in_a_blackout,
-    walk_down,
-    await_traffic,
+LIMITS: Sequence[Rule] = (
     cap_step_up,
     give_back_what_finds_no_node,
     no_growth_where_no_pod_would_run,
@@ -220,6 +221,14 @@ RULES: Sequence[Rule] = (
     keep_within_bounds,
     keep_gpu_budget,
     wait_for_approval,
+)
+"""Those that the condition ScalingLimited speaks of."""
+RULES: Sequence[Rule] = (
+    never_lower_on_missing_data,
+    hold_in_a_blackout,
+    walk_down,
+    await_traffic,
+    *LIMITS,
     keep_in_a_rollout,
     leave_to_another_writer,
 )

@@ -117,6 +117,8 @@ class Decision:
     """The rule that moved the number last, then those before it down to the demand."""
     limited_by: str | None = None
     """Code of the last bound that moved the number; None: it is the need."""
+    is_limited: bool = False
+    """That bound is a limit of the cluster, the user or the administrator."""
     notes: tuple[Reason, ...] = ()
     """What else there is to say of the replicas: it moved no number."""
 

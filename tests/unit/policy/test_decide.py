@@ -38,6 +38,11 @@ BLIND = DARK | {"is_blind": True}
 HELD = a_situation(current=5, need=2, recent=[9, 2])
 DRAINABLE = {"evictable": (3, "pods.disruptionBudget.minAvailable 2")}
 RATE_LIMITED, PARKED = "ScaleDownRateLimited", "ScaledToZeroExternally"
+NO_LIMITS = {
+    "ConflictingWriter", "Cooldown", "Draining", "MetricsMissing", "MetricsOutage", "ReplicaLost",
+    "RolloutInProgress", "Stabilizing", "WaitingForTraffic", "WarmingUp", RATE_LIMITED, PARKED,
+}  # fmt: skip
+"""Patience, and who else is at it: of all others the condition ScalingLimited speaks."""
 UNCOUNTED = {"free_budget_gpus": 100, "uncounted_gpus": "amd.com/gpu of Deployment a/b"}
 
 
@@ -175,6 +180,7 @@ def test_decides(situation, replicas, codes):
     assert decision.replicas == replicas
     assert [reason.code for reason in decision.reasons] == [*reversed(codes), "Demand"]
     assert decision.limited_by == (codes[-1] if codes else None)
+    assert decision.is_limited == (bool(codes) and codes[-1] not in NO_LIMITS)
 
 
 def test_the_rules_speak_in_this_order():

@@ -292,15 +292,6 @@ NOT_STARTED: Final = {
     },
 }
 """What the kubelet says of a container that waits, and the reason: two that take turns are one."""
-WHY_NO_POD: Final = frozenset(
-    {
-        NO_NODE,
-        POD_CREATE_FAILED,
-        "PodsFailing",
-        *(why for _, why in (*UNSCHEDULABLE, *REFUSED)),
-        *NOT_STARTED.values(),
-    }
-)
 
 
 def why_unschedulable(message: str) -> str:

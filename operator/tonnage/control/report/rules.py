@@ -6,7 +6,6 @@ from statistics import median_low
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
-from tonnage.control.decide.approval import NEEDED
 from tonnage.control.decide.budget import BUDGET_LIMITS
 from tonnage.control.decide.template import MOST_NAMED, roll_written
 from tonnage.control.input.finding import (
@@ -36,7 +35,6 @@ from tonnage.control.measure.attained import objectives
 from tonnage.control.measure.causes import NOBODY
 from tonnage.control.observe.starting import (
     CRASHES,
-    WHY_NO_POD,
     has_started,
     held_up,
     why_refused,
@@ -55,8 +53,6 @@ HYSTERESIS = 0.01
 """Attainment must miss its percentile by more than this before SLOMet turns False."""
 BUDGET_HYSTERESIS = 0.1
 """Of an error budget that was burnt, that must be left for ErrorBudget to turn True."""
-OTHER_LIMITS = {"MaxReplicas", "MinReplicas", "StepCap", NEEDED, DISRUPTION_BUDGET}
-LIMIT_CODES = frozenset(OTHER_LIMITS | WHY_NO_POD | BUDGET_LIMITS)
 MOST_QUERIES = 4
 """That are named in one message."""
 
@@ -159,8 +155,8 @@ def _scaling(found: Assessment) -> Finding:
 def scaling_limited(found: Assessment, _: Fleet) -> Finding:
     decision = found.decision
     if decision is not None:
-        if (code := decision.limited_by) and code in LIMIT_CODES:
-            return Finding("True", code, decision.message)
+        if decision.limited_by and decision.is_limited:
+            return Finding("True", decision.limited_by, decision.message)
         if reason := next((r for r in decision.notes if r.code == DISRUPTION_BUDGET), None):
             return Finding("True", *reason)
     return Finding("False", "WithinBounds", "no limit changes the number of replicas")
