@@ -169,11 +169,7 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
         posterior=learned,
         demand=recalled_demand(learned),
         # What waits may be of an overload, or of a start, that nobody remembers.
-        goodput=GoodputMemory(
-            ledger=Ledger(since_s=since_s),
-            overloaded_at_s=fleet.windows_end_s,
-            drained_by_s=math.inf,
-        ),
+        goodput=GoodputMemory(ledger=Ledger(since_s=since_s), drained_by_s=math.inf),
     )
 
 
