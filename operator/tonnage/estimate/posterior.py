@@ -199,7 +199,7 @@ def _with_start(known: ObjectPosterior, start: PodStart, expected_s: float) -> O
 def not_to_come(known: ObjectPosterior, now_s: float) -> ObjectPosterior:
     """Return what is known, without a rollout or a step of a time that is still to come.
 
-    The clock that told it was ahead, and what follows would wait for as long.
+    The clock that stamped it was ahead, and what follows would wait for as long.
     """
     moved_at_s = known.slots_moved_at_s
     return replace(

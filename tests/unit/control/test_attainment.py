@@ -143,11 +143,11 @@ class TestJudging:
         assert found.chosen.goodput_factor == pytest.approx(0.7)
 
 
-def a_state_of(names, *, load, late=0.4, **told):
+def a_state_of(names, *, load, late=0.4, **figures):
     """So many replicas; of the requests of each a share misses the TTFT target of 2 s."""
     rate = load * GOODPUT
-    told |= {"ttft_within": {2.0: (1 - late) * rate, INF: rate}}
-    engines = engines_at(len(names) * load, names, **told)
+    figures |= {"ttft_within": {2.0: (1 - late) * rate, INF: rate}}
+    engines = engines_at(len(names) * load, names, **figures)
     return a_state(pods=[a_pod_body(name) for name in names], engines=engines)
 
 

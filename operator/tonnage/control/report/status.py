@@ -104,15 +104,17 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
         posted_decision=status.decisions[0].time if status.decisions else None,
     )
     no_path = next((each.message for each in status.conditions if each.reason == NO_PATH), None)
-    without = Failure(
-        cause=Cause.NO_PATH, detail=no_path or "", generation=view.generation, times=0, at_s=0.0
-    )
+    failures = {}
+    if no_path:
+        failures[WriteKind.CHILDREN] = Failure(
+            cause=Cause.NO_PATH, detail=no_path, generation=view.generation, times=0, at_s=0.0
+        )
     return ObjectMemory(
         uid=view.uid,
         decided=DecisionMemory(since_s=now_s),
         reported=known,
         sizing=SizingMemory(asked_speed=_planned_constants(status, view)),
-        written=WriteMemory(failures={WriteKind.CHILDREN: without}) if no_path else WriteMemory(),
+        written=WriteMemory(failures=failures),
     )
 
 
