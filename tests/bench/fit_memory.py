@@ -17,7 +17,7 @@ from typing import Literal
 
 import click
 
-from tonnage.catalog.engine_memory import MEMORY_FILE, Fitted, MemoryConstants
+from tonnage.catalog.engine import MEMORY_FILE, Fitted, MemoryConstants
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.memory.budget import PAIR, activation_terms
 from tonnage.sizing.request import Flags

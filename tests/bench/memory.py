@@ -21,7 +21,7 @@ from memory_cases import Case, Row, case_of, memories_of
 from memory_columns import checked_rows, whole_row
 from memory_report import report
 
-from tonnage.catalog.engine_memory import MemoryConstants, memory_constants
+from tonnage.catalog.engine import MemoryConstants, memory_constants
 from tonnage.catalog.gpu import CatalogError
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.memory.layout import LoggedFigures

@@ -10,8 +10,13 @@ from memory_columns import OWN, whole_row
 from tonnage.catalog.cache_types import CACHE_TYPES, CacheType, StoredCache
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.config.read import shape_from_config
-from tonnage.catalog.engine import KnownEngine, batch_defaults, known_engine, parse_version
-from tonnage.catalog.engine_memory import MemoryConstants
+from tonnage.catalog.engine import (
+    KnownEngine,
+    MemoryConstants,
+    batch_defaults,
+    known_engine,
+    parse_version,
+)
 from tonnage.catalog.gpu import (
     CatalogError,
     Gpu,

@@ -12,7 +12,7 @@ from fit_memory import fit, read_rows
 from measured import SPREAD_HEADER, spread
 from memory_cases import case_of, version_of
 
-from tonnage.catalog.engine_memory import memory_constants
+from tonnage.catalog.engine import memory_constants
 from tonnage.catalog.gpu import CatalogError
 from tonnage.sizing.errors import SizingError
 from tonnage.units import GIB

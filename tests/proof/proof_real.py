@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.manifests.children import Site, deployment
-from tonnage.manifests.queue import FOLDER
+from tonnage.manifests.pod import FOLDER
 from tonnage_lab import vllm_cpu, vllm_entry, vllm_site
 from tonnage_lab.cpu_class import CoreFigures
 from tonnage_lab.processes import ProcessGroup, answers, free_ports

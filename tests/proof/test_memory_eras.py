@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from proof_sources import unpacked
 
-from tonnage.catalog.engine import batch_defaults, known_engine
-from tonnage.catalog.engine_memory import SecondRunner
+from tonnage.catalog.engine import SecondRunner, batch_defaults, known_engine
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.units import GIB
 from tonnage_lab.assets import cache_folder

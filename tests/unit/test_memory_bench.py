@@ -11,7 +11,7 @@ from memory_cases import memories_of, version_of, weights_of
 from memory_columns import checked_rows, whole_row
 
 from tonnage.catalog.config.read import shape_from_config
-from tonnage.catalog.engine_memory import MEMORY_FILE
+from tonnage.catalog.engine import MEMORY_FILE
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import built_in_model
 from tonnage.units import GIB

@@ -17,8 +17,7 @@ from tonnage.api.fields import (
     Window,
 )
 from tonnage.api.hardware import Hardware
-from tonnage.api.pods import ROLES, UNTEMPLATED, EngineSpec, Pods, Role, ScaleTarget
-from tonnage.api.references import ConfigMapKey
+from tonnage.api.pods import ROLES, UNTEMPLATED, ConfigMapKey, EngineSpec, Pods, Role, ScaleTarget
 from tonnage.api.schedules import Schedule
 from tonnage.api.topology import RoleOptions, Topology
 from tonnage.units import seconds

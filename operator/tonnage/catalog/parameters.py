@@ -29,9 +29,12 @@ def num_parameters(shape: ModelShape) -> int:
     encoders, and layers for speculative decoding.
     """
     layers = sum(
-        group.num_layers * _layer_parameters(group, shape.hidden_size) for group in shape.groups
+        group.num_layers * number
+        for group in shape.groups
+        for _, number in _parts(group, shape.hidden_size)
     )
-    return _tables(shape) + shape.table_parameters + shape.vector_parameters + layers
+    tables = shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
+    return tables + shape.table_parameters + shape.vector_parameters + layers
 
 
 def num_active_parameters(shape: ModelShape) -> int:
@@ -41,7 +44,11 @@ def num_active_parameters(shape: ModelShape) -> int:
     token meets a few rows: they are left out.
     """
     idle = sum(
-        group.num_layers * _idle_experts(group.ffn, shape.hidden_size) for group in shape.groups
+        group.num_layers
+        * (group.ffn.num_experts - group.ffn.experts_per_token)
+        * _expert_parameters(group.ffn, shape.hidden_size)
+        for group in shape.groups
+        if isinstance(group.ffn, MoeFfn)
     )
     return num_parameters(shape) - shape.table_parameters - idle
 
@@ -67,16 +74,11 @@ def attention_parameters(attention: Attention, *, hidden_size: int) -> int:
             return _state_parameters(attention, hidden_size)
 
 
-def ffn_parameters(ffn: Ffn, *, hidden_size: int) -> int:
-    """Return the matrices of one layer's feed-forward block, with all experts and the router.
+def ffn_parts(ffn: Ffn, *, hidden_size: int) -> Iterator[tuple[str, int]]:
+    """Yield (part, parameters) of one layer's block, by the parts that ranks split differently.
 
     Experts on a narrower vector share one projection to it and one back.
     """
-    return sum(number for _, number in ffn_parts(ffn, hidden_size=hidden_size))
-
-
-def ffn_parts(ffn: Ffn, *, hidden_size: int) -> Iterator[tuple[str, int]]:
-    """Yield (part, parameters) of one layer's block, by the parts that ranks split differently."""
     match ffn:
         case DenseFfn():
             yield "dense_ffn", ffn.num_matrices * hidden_size * ffn.intermediate_size
@@ -90,25 +92,6 @@ def ffn_parts(ffn: Ffn, *, hidden_size: int) -> Iterator[tuple[str, int]]:
 def _expert_parameters(ffn: MoeFfn, hidden_size: int) -> int:
     width = hidden_size if ffn.latent_size is None else ffn.latent_size
     return ffn.num_matrices * width * ffn.expert_intermediate_size + ffn.expert_vector_parameters
-
-
-def _idle_experts(ffn: Ffn | None, hidden_size: int) -> int:
-    if not isinstance(ffn, MoeFfn):
-        return 0
-    return (ffn.num_experts - ffn.experts_per_token) * _expert_parameters(ffn, hidden_size)
-
-
-def _tables(shape: ModelShape) -> int:
-    return shape.vocab_size * shape.hidden_size * (1 if shape.tied_embeddings else 2)
-
-
-def _layer_parameters(group: LayerGroup, hidden_size: int) -> int:
-    total = group.vector_parameters + group.replicated_parameters
-    if group.attention is not None:
-        total += attention_parameters(group.attention, hidden_size=hidden_size)
-    if group.ffn is not None:
-        total += ffn_parameters(group.ffn, hidden_size=hidden_size)
-    return total
 
 
 def _grouped_parameters(attention: GroupedAttention, hidden_size: int) -> int:
@@ -209,13 +192,13 @@ def counted_bytes(shape: ModelShape) -> dict[str, float]:
     total["encoders"] = shape.encoder_parameters * WIDE_BYTES
     total["replicated"] = shape.vector_parameters * WIDE_BYTES
     for group in shape.groups:
-        for part, num_parameters in _stored_parts(group, shape.hidden_size):
+        for part, num_parameters in _parts(group, shape.hidden_size):
             width = shape.weight_format.part_bytes_per_parameter(part)
             total[part] += group.num_layers * num_parameters * width
     return dict(total)
 
 
-def _stored_parts(group: LayerGroup, hidden_size: int) -> Iterator[tuple[str, int]]:
+def _parts(group: LayerGroup, hidden_size: int) -> Iterator[tuple[str, int]]:
     """Yield (part, parameters) of one layer."""
     yield "replicated", group.vector_parameters + group.replicated_parameters
     if group.attention is not None:

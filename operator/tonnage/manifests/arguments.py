@@ -16,8 +16,7 @@ from typing import Final, TypeVar
 from tonnage.api.spec import Adapters, Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
-from tonnage.manifests.names import Manifest, field_of_pod
-from tonnage.manifests.queue import queue_arguments
+from tonnage.manifests.names import MIDDLEWARE, Manifest, field_of_pod
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GIB, MIB, engine_integer, quantity
@@ -57,6 +56,23 @@ def role_environment(spec: Spec) -> list[Manifest]:
         return []
     address = {"fieldRef": field_of_pod("status.podIP")}
     return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address}]
+
+
+def queue_arguments(class_s: float, max_queued_tokens: int | None) -> Iterator[str]:
+    """Yield the flags: who goes first, and when who comes is refused.
+
+    ``class_s``: the age of who is served last from which those who come are a class of their own,
+    which starts first. 0: in order.
+
+    Sources:
+        [vllm-source] v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in
+        entrypoints/openai/api_server.py, since 0.29 entrypoints/serve/middleware/register.py;
+        v1/engine/async_llm.py check_admission.
+    """
+    if class_s:
+        yield from ("--scheduling-policy", "priority", "--middleware", MIDDLEWARE)
+    if max_queued_tokens is not None:
+        yield from ("--max-num-queued-tokens", str(max_queued_tokens))
 
 
 def offload_arguments(rank_gib: float) -> Iterator[str]:

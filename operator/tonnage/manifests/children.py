@@ -15,7 +15,6 @@ from tonnage.api.spec import MAX_NAME_LENGTH, MOST_HOST_GIB, KvOffload, Model, S
 from tonnage.catalog.engine_limits import automatic_cache, nodes_refusal
 from tonnage.estimate.metrics import prometheus_duration
 from tonnage.manifests.arguments import Serving, is_runnable
-from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
@@ -31,8 +30,7 @@ from tonnage.manifests.names import (
     template_in,
     workload_over,
 )
-from tonnage.manifests.pod import PodFigures, pod_template
-from tonnage.manifests.scheduling import together
+from tonnage.manifests.pod import PodFigures, drain_time_s, longest_answer, pod_template, together
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
@@ -445,10 +443,7 @@ def class_to_write_s(model: ModelDeployment, text: str | None) -> float | None:
 
 
 def _recorded(text: str | None, name: str) -> Any:
-    try:
-        return json.loads(text or "")[name]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return None
+    return (_made_part(text) or {}).get(name)
 
 
 def flags_from_annotation(text: str) -> Flags | None:
@@ -511,7 +506,7 @@ def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeploym
     for today in (("slo", "scaling", "demand"), ("slo", "scaling")):
         kept = {key: spec[key] for key in today if key in spec}
         try:
-            made = json.loads(made_from or "")
+            made = _made_part(made_from) or {}
             engine, role = made.get("engine") or {}, (spec.get("engine") or {}).get("role")
             slo = made.get("slo", {})
             if engine.get("admission") is not None or engine.get("role") != role:

@@ -1,9 +1,14 @@
 """The pod template of a vLLM replica, as a GPU cluster runs it."""
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_rules import HTTP_PORT
@@ -18,12 +23,133 @@ from tonnage.manifests.arguments import (
     role_environment,
     with_host_cache,
 )
-from tonnage.manifests.drain import PRE_STOP_S, grace_period_s
-from tonnage.manifests.names import CONTAINER, Manifest, Workload, labels
-from tonnage.manifests.queue import queue_command, queue_environment
-from tonnage.manifests.scheduling import GPU_TAINT, affinity, place, together
+from tonnage.manifests.names import (
+    CLASS_VARIABLE,
+    CONTAINER,
+    MODULE_VARIABLE,
+    QUEUE_MODULE,
+    TOPOLOGY_ANNOTATION,
+    Manifest,
+    Workload,
+    labels,
+)
+from tonnage.memoize import memoize
+from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
-from tonnage.units import GB, GIB, MINUTE_S
+from tonnage.sizing.serving.ttft import typical_ttft_s
+from tonnage.units import GB, GIB, MINUTE_S, round_up
+
+COMMAND: Final = ("vllm", "serve")
+"""Said for every image: the entrypoint of 0.11.0 is another server, which takes no model by its
+place and would serve its own default."""
+FOLDER: Final = "/dev/shm/tonnage"  # noqa: S108 - a volume of the pod's own, which any user may write
+
+
+def queue_command(class_s: float) -> list[str]:
+    """Return what is run: vLLM, or what checks and writes the module and becomes vLLM."""
+    if not class_s:
+        return list(COMMAND)
+    digest = hashlib.sha256(_in_pod(QUEUE_MODULE).encode()).hexdigest()
+    return ["python3", "-I", "-c", _in_pod("start"), digest, *COMMAND]
+
+
+def queue_environment(class_s: float) -> dict[str, str]:
+    """Return the variables: the module, where it is to be, and when a class begins."""
+    if not class_s:
+        return {}
+    return {
+        "PYTHONPATH": FOLDER,
+        MODULE_VARIABLE: _in_pod(QUEUE_MODULE),
+        CLASS_VARIABLE: f"{class_s:g}",
+    }
+
+
+@cache
+def _in_pod(name: str) -> str:
+    return files("tonnage.manifests").joinpath("in_pod", f"{name}.py").read_text()
+
+
+PRE_STOP_S: Final = 15
+"""Time for endpoints and routers to forget a pod before its engine is told to stop."""
+EXIT_S: Final = 15
+"""For the processes of an engine that has nothing left to do."""
+LEAST_DRAIN_S: Final = 45
+MOST_GRACE_S: Final = 600
+"""A pod that hangs holds its GPUs for as long, and a node that is drained waits for it."""
+MOST_DRAIN_S: Final = MOST_GRACE_S - PRE_STOP_S - EXIT_S
+STEP_S: Final = 15
+SLACK: Final = 0.1
+"""By which an answer may outlast what pods give it before that counts as too little: both stand on
+estimates, and engines restart for another one."""
+EXPONENTIAL_P99: Final = -math.log(0.01)
+"""Times the mean."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LongestAnswer:
+    """The answer that 99 of 100 are no longer than, on an engine that is full."""
+
+    tokens: float
+    first_token_s: float
+    token_s: float
+
+    @property
+    def seconds(self) -> float:
+        return self.first_token_s + self.tokens * self.token_s
+
+    def outlasts(self, drain_s: float) -> bool:
+        """Tell whether it would be cut off by more than estimates are sure of."""
+        return self.seconds > (1 + SLACK) * drain_s
+
+
+def longest_answer_tokens(spec: Spec, mean_tokens: float) -> float:
+    """Return the p99 of an answer's tokens, within the maximum length.
+
+    Around the mean stays the spread that the spec gives, else that of the exponential distribution
+    which sizing takes answers to have.
+    """
+    given = spec.demand.output_tokens if spec.demand else None
+    spread = given.p99 / given.mean if given and given.p99 else EXPONENTIAL_P99
+    return min(mean_tokens * spread, float(spec.context_length))
+
+
+@memoize
+def longest_answer(spec: Spec, sizing: Sizing) -> LongestAnswer:
+    """Return the longest answer expected: its first token at the SLO's limit, the rest at capacity.
+
+    Without a limit the first token comes when that of a mean prompt does.
+    """
+    request, state = sizing.request, sizing.at_capacity
+    limits_s = [target.limit_s for target in request.slo.ttft]
+    return LongestAnswer(
+        tokens=longest_answer_tokens(spec, request.workload.output_tokens),
+        first_token_s=max(limits_s)
+        if limits_s
+        else typical_ttft_s(sizing.replica, request.workload, state),
+        token_s=state.tpot_s,
+    )
+
+
+def drain_time_s(answer: LongestAnswer, *, running_s: int | None) -> int:
+    """Return the seconds that an engine gets to finish what it answers.
+
+    ``running_s``: what the pods that run give it, which stays as long as it is enough: a longer
+    time costs nothing, since an engine that is empty ends. None: there are none.
+    """
+    if running_s is not None and not answer.outlasts(running_s):
+        return running_s
+    return min(MOST_DRAIN_S, max(LEAST_DRAIN_S, round_up(math.ceil(answer.seconds), STEP_S)))
+
+
+def grace_period_s(drain_s: int) -> int:
+    """Return ``terminationGracePeriodSeconds``, which counts from a pod's deletion."""
+    return PRE_STOP_S + drain_s + EXIT_S
+
+
+def drain_allowed_s(grace_s: int) -> int:
+    """Return the time to finish that a grace period leaves pods like ours."""
+    return max(0, grace_s - PRE_STOP_S - EXIT_S)
+
 
 DEPRECATED = "DeprecatedFields"
 USER_ID = 2000
@@ -263,3 +389,65 @@ def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
             if of
         ),
     ]
+
+
+PRODUCT_LABEL = "nvidia.com/gpu.product"
+GPU_TAINT: Final = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
+"""Of GPU nodes: every engine accepts it."""
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+def together(pods: Pods) -> dict[str, str]:
+    """Return the annotation by which a group has all its nodes in one place, with no other group.
+
+    The pods have it too: a change of the LeaderWorkerSet's own annotation rolls none of them.
+
+    Sources:
+        [lws-source] pkg/webhooks/pod_webhook.go SetExclusiveAffinities (the pod's), and
+        pkg/controllers/pod_controller.go Reconcile: workers are made where their leader is, once it
+        has a node (the LeaderWorkerSet's).
+    """
+    return {TOPOLOGY_ANNOTATION: pods.group_topology} if pods.group_topology else {}
+
+
+def affinity(pods: Pods, product_labels: tuple[str, ...]) -> Manifest:
+    """Return the field of a pod by which its node has the GPU class, if a node must.
+
+    As the user says, else by its label.
+    """
+    own = {"key": PRODUCT_LABEL, "operator": "In", "values": list(product_labels)}
+    expressions: list[Manifest] = [own] if product_labels else []
+    if pods.gpu_nodes is not None:
+        expressions = [
+            {name: value for name, value in each.to_dict().items() if value}
+            for each in pods.gpu_nodes
+        ]
+    if not expressions:
+        return {}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {"affinity": {"nodeAffinity": {REQUIRED: terms}}}
+
+
+def place(pod: Manifest, own: Manifest, name: str, workload: Workload, *, is_worker: bool) -> None:
+    """Have a merged pod keep to nodes of the GPU class, and its replicas spread.
+
+    Each term of the user's is held beside ours. Replicas are what is spread, so the workers of one
+    are not; where a constraint does not say over which pods, a rollout spreads its own.
+    """
+    if "affinity" in own:
+        [ours] = own["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+        required = pod["affinity"]["nodeAffinity"][REQUIRED]
+        terms = [each for each in required["nodeSelectorTerms"] if each is not ours]
+        for each in terms:  # fresh ones, which YAML writes out
+            more = each.get("matchExpressions", [])
+            each["matchExpressions"] = deepcopy([*ours["matchExpressions"], *more])
+        required["nodeSelectorTerms"] = terms or [ours]
+    spread = pod.pop("topologySpreadConstraints", [])
+    if spread and not is_worker:
+        over = {
+            "labelSelector": {"matchLabels": workload.engines(name)},
+            "matchLabelKeys": [workload.revision_label],
+        }
+        pod["topologySpreadConstraints"] = [
+            each if "labelSelector" in each else {**each, **deepcopy(over)} for each in spread
+        ]

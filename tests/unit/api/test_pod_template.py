@@ -19,8 +19,7 @@ from tonnage.api.pod_template import (
     merged,
     variables_in,
 )
-from tonnage.api.pods import DEPRECATED, Pods
-from tonnage.api.references import RESERVED_VARIABLES
+from tonnage.api.pods import DEPRECATED, RESERVED_VARIABLES, Pods
 
 ROOT = Path(__file__).parents[3]
 OURS = ROOT / "operator/tonnage/api/pod_rules.yaml"

@@ -4,7 +4,7 @@ import pytest
 
 from fleet_builders import SITE, a_model, a_sizing
 from tonnage.manifests.children import deployment
-from tonnage.manifests.drain import (
+from tonnage.manifests.pod import (
     LongestAnswer,
     drain_allowed_s,
     drain_time_s,
@@ -12,16 +12,11 @@ from tonnage.manifests.drain import (
     longest_answer,
     longest_answer_tokens,
 )
-from tonnage.sizing.workload import Lengths, Workload
 
 
 def demanding(**output):
     demand = {"requestsPerSecond": 4, "promptTokens": {"mean": 500}, "outputTokens": output}
     return a_model(demand=demand).spec
-
-
-def a_workload(output_tokens):
-    return Workload(prompt=Lengths(mean_tokens=500), output_tokens=output_tokens)
 
 
 def an_answer(seconds):
@@ -43,12 +38,12 @@ class TestTheLongestAnswer:
     def test_has_the_p99_of_the_spec_around_the_mean_of_the_workload(self, given, mean, longest):
         spec = demanding(**given)
 
-        assert longest_answer_tokens(spec, a_workload(mean)) == pytest.approx(longest, abs=0.01)
+        assert longest_answer_tokens(spec, mean) == pytest.approx(longest, abs=0.01)
 
     def test_of_a_spec_without_demand_is_exponential(self):
         spec = a_model(demand=None).spec
 
-        assert longest_answer_tokens(spec, a_workload(512)) == pytest.approx(2357.85, abs=0.01)
+        assert longest_answer_tokens(spec, 512) == pytest.approx(2357.85, abs=0.01)
 
     def test_takes_its_first_token_and_then_each_at_the_load_line(self):
         answer = LongestAnswer(tokens=4000, first_token_s=2, token_s=0.05)

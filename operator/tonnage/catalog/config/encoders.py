@@ -10,9 +10,16 @@ from typing import Annotated, Final
 
 from pydantic import AliasChoices, Field, ValidationError
 
-from tonnage.catalog.config.keys.decoder import ModelConfigError, Needed, first_problem
+from tonnage.catalog.config.keys.decoder import (
+    Block,
+    Heads,
+    Layers,
+    ModelConfigError,
+    Needed,
+    Size,
+    first_problem,
+)
 from tonnage.catalog.config.keys.names import PARTS
-from tonnage.catalog.config.keys.types import Block, Heads, Layers, Size
 from tonnage.units import MILLION
 
 VISION: Final = "vision_config"

@@ -30,7 +30,7 @@ from tonnage.fleet.views import workload_view
 from tonnage.manifests.arguments import engine_flags
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import API_VERSION, NAME_LABEL, WORKLOADS
-from tonnage.manifests.scheduling import PRODUCT_LABEL
+from tonnage.manifests.pod import PRODUCT_LABEL
 from tonnage.manifests.target import TargetEngine, engine_of
 from tonnage.sizing.request import Flags
 from tonnage.units import engine_integer

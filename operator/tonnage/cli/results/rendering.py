@@ -15,8 +15,8 @@ from tonnage.manifests.children import (
     pod_monitor,
     service,
 )
-from tonnage.manifests.drain import drain_time_s, longest_answer
 from tonnage.manifests.names import WORKLOADS, Manifest, num_nodes_in, template_in
+from tonnage.manifests.pod import drain_time_s, longest_answer
 from tonnage.manifests.protection import protections
 from tonnage.sizing.expected import FCFS, with_queue
 from tonnage.units import count_of

@@ -16,14 +16,14 @@ from tonnage.manifests.children import (
     deployment,
     site_of,
 )
-from tonnage.manifests.drain import (
+from tonnage.manifests.names import GROUPS, Manifest, template_in
+from tonnage.manifests.pod import (
     LEAST_DRAIN_S,
     MOST_DRAIN_S,
     drain_allowed_s,
     drain_time_s,
     longest_answer,
 )
-from tonnage.manifests.names import GROUPS, Manifest, template_in
 from tonnage.sizing.expected import with_queue
 from tonnage.units import count_of, format_s
 

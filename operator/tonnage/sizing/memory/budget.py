@@ -5,8 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.config.formats.quantization import BF16
-from tonnage.catalog.engine import KnownEngine
-from tonnage.catalog.engine_memory import Fitted, MemoryConstants
+from tonnage.catalog.engine import Fitted, KnownEngine, MemoryConstants
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
 from tonnage.catalog.shape import (

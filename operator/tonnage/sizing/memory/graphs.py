@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from tonnage.catalog.cache_types import CACHE_TYPES
-from tonnage.catalog.engine import EngineVersion, KnownEngine
-from tonnage.catalog.engine_memory import SecondRunner
+from tonnage.catalog.engine import EngineVersion, KnownEngine, SecondRunner
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.parameters import WIDE_BYTES
 from tonnage.catalog.shape import GroupedAttention, ModelShape

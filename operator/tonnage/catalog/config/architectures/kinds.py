@@ -20,14 +20,13 @@ from tonnage.catalog.assumption import USUAL_TIMES, Assumption
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.keys.decoder import DecoderKeys, UnknownArchitectureError
 from tonnage.catalog.config.keys.names import PARTS
-from tonnage.catalog.config.layers import attention, families, ffn, keyed, sparse, state
+from tonnage.catalog.config.layers import attention, families, ffn, sparse, state
 from tonnage.catalog.config.layers.attention import LAYER_TYPES
 from tonnage.units import count_of
 
 _FUNCTIONS: Final = ("attention", "ffn", "outer", "reads", "replicated", "tables", "vectors")
 _MODULES: Final = {
-    each.__name__.rpartition(".")[2]: each
-    for each in (attention, families, ffn, keyed, sparse, state)
+    each.__name__.rpartition(".")[2]: each for each in (attention, families, ffn, sparse, state)
 }
 
 

@@ -7,8 +7,7 @@ from typing import Annotated, Final
 
 from pydantic import AliasChoices, Field
 
-from tonnage.catalog.config.keys.decoder import ModelConfigError, UnknownArchitectureError
-from tonnage.catalog.config.keys.types import Block
+from tonnage.catalog.config.keys.decoder import Block, ModelConfigError, UnknownArchitectureError
 from tonnage.catalog.shape import HalfType, WeightFormat
 
 SCALE_BYTES: Final = 2

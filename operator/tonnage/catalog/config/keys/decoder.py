@@ -10,24 +10,44 @@ from collections.abc import Mapping, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AliasChoices, Field, ValidationError, create_model
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from tonnage.catalog.config.keys import types
-from tonnage.catalog.config.keys.types import (
-    Block,
-    Fraction,
-    Heads,
-    LayerIndices,
-    Layers,
-    Names,
-    Size,
-    SizeOrNone,
-    Sizes,
-    Tokens,
-    ZerosAndOnes,
-)
 from tonnage.catalog.gpu import CatalogError
 from tonnage.units import count_of
+
+Size = Annotated[int, Field(gt=0, le=10_000_000)]
+SizeOrNone = Annotated[int, Field(ge=0, le=10_000_000)]
+Tokens = Annotated[int, Field(gt=0, le=100_000_000)]
+Heads = Annotated[int, Field(gt=0, le=10_000)]
+Experts = Annotated[int, Field(ge=0, le=100_000)]
+Layers = Annotated[int, Field(gt=0, le=2000)]
+LayerIndex = Annotated[int, Field(ge=0, le=2000)]
+ZerosAndOnes = Annotated[list[Annotated[int, Field(ge=0, le=1)]], Field(max_length=2000)]
+Sizes = Annotated[list[Size], Field(max_length=2000)]
+LayerIndices = Annotated[list[Layers], Field(max_length=2000)]
+LayerList = Annotated[list[LayerIndex], Field(max_length=2000)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Names = Annotated[list[Annotated[str, Field(max_length=100)]], Field(max_length=2000)]
+Word = Annotated[str, Field(max_length=100)]
+Text = Annotated[str, Field(max_length=10_000)]
+SizeByLayer = Size | Sizes
+SizeOrAuto = Size | Literal["auto"]
+ExpertsByLayer = Experts | Annotated[list[Experts], Field(max_length=2000)]
+YesOrNo = bool
+StateType = Literal["float32", "bfloat16", "float16"]
+
+
+class Block(BaseModel):
+    """A part of the file: what is read has the right type and bounds, the rest is ignored."""
+
+    model_config = ConfigDict(
+        extra="ignore",
+        strict=True,
+        frozen=True,
+        allow_inf_nan=False,
+        populate_by_name=True,
+        defer_build=True,
+    )
 
 
 class ModelConfigError(CatalogError):
@@ -153,9 +173,9 @@ def _plain_keys() -> type[Block]:
     """Return a block of the keys of ``keys.toml``."""
     fields: dict[str, Any] = {}
     for kind, keys in KEYS["optional"].items():
-        fields |= {key: (getattr(types, kind) | None, _absent(key)) for key in keys}
+        fields |= {key: (globals()[kind] | None, _absent(key)) for key in keys}
     for kind, numbers in KEYS["defaults"].items():
-        fields |= {key: (getattr(types, kind), value) for key, value in numbers.items()}
+        fields |= {key: (globals()[kind], value) for key, value in numbers.items()}
     return create_model("PlainKeys", __base__=Block, **fields)
 
 
