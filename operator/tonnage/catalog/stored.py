@@ -14,6 +14,7 @@ Sources:
     MultiModelKeys for what is an encoder.
 """
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -26,75 +27,54 @@ from tonnage.catalog.safetensors import Checkpoint, Tensor
 from tonnage.catalog.shape import ModelShape, StoredPart, StoredWeights
 from tonnage.units import format_bytes
 
+
+def _by_word(**names: str) -> dict[str, str]:
+    """Return the part of each word, of the words of each part."""
+    return {word: part for part, words in names.items() for word in words.split()}
+
+
 _LAYERS: Final = frozenset({"layers", "h", "blocks", "block"})
-_SKIPPED: Final = frozenset(
-    {"talker", "token2wav", "code2wav", "inv_freq", "cos_cached", "sin_cached"}
+_NAMED: Final = _by_word(
+    skipped="talker token2wav code2wav inv_freq cos_cached sin_cached",
+    encoders="visual vision vision_tower vision_model vision_encoder vision_backbone "
+    "vision_adapter vision_embedding vision_embedder vision_projection vision_language_adapter "
+    "vision_embed_tokens vpm vit_merger vit_downsampler vit_downsampler2 vit_large_projector "
+    "sam_model qwen2_model image_newline view_seperator patch_merger patch_merge_mlp "
+    "pre_mm_projector_norm merger resampler qformer connector projector linear_proj mlp1 mlp_AR "
+    "multi_modal_projector mm_projector mm_whisper_embeddings language_projection audio_tower "
+    "audio_model audio_encoder audio_projection audio_language_adapter whisper_encoder "
+    "sound_encoder sound_projection embed_vision embed_audio embed_tokens_extend "
+    "spatial_projectors layerwise_projectors",
+    tables="embed_tokens_per_layer engram ple_embedding",
 )
-_ENCODERS: Final = frozenset(
-    {
-        "visual", "vision", "vision_tower", "vision_model", "vision_encoder", "vision_backbone",
-        "vision_adapter", "vision_embedding", "vision_embedder", "vision_projection",
-        "vision_language_adapter", "vision_embed_tokens", "vpm", "vit_merger", "vit_downsampler",
-        "vit_downsampler2", "vit_large_projector", "sam_model", "qwen2_model", "image_newline",
-        "view_seperator", "patch_merger", "patch_merge_mlp", "pre_mm_projector_norm", "merger",
-        "resampler", "qformer", "connector", "projector", "linear_proj", "mlp1", "mlp_AR",
-        "multi_modal_projector", "mm_projector", "mm_whisper_embeddings", "language_projection",
-        "audio_tower", "audio_model", "audio_encoder", "audio_projection", "audio_language_adapter",
-        "whisper_encoder", "sound_encoder", "sound_projection", "embed_vision", "embed_audio",
-        "embed_tokens_extend", "spatial_projectors", "layerwise_projectors",
-    }
-)  # fmt: skip
-_TABLES: Final = frozenset({"embed_tokens_per_layer", "engram", "ple_embedding"})
-_OUTSIDE: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("embed_tokens", "wte", "word_embeddings", "tok_embeddings", "embed_in", "embeddings",
-         "embed"),
-        "embedding",
-    ),
-    **dict.fromkeys(("lm_head", "embed_out", "output_layer", "output", "head"), "head"),
-    **dict.fromkeys(
-        ("wpe", "embed_positions", "per_layer_model_projection", "altup_projections",
-         "altup_unembed_projections"),
-        "replicated",
-    ),
-}  # fmt: skip
-_BLOCKS: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("self_attn", "self_attention", "attn", "attention", "cross_attn"), "attention"
-    ),
-    **dict.fromkeys(("linear_attn", "mamba", "short_conv", "conv", "mixer"), "state_attention"),
-    **dict.fromkeys(
-        ("mlp", "mlps", "feed_forward", "ffn", "block_sparse_moe", "residual_mlp", "fc1", "fc2"),
-        "dense_ffn",
-    ),
-    **dict.fromkeys(("moe", "experts"), "experts"),
-    **dict.fromkeys(
-        ("shared_mlp", "share_expert", "shared_expert", "shared_experts"), "shared_experts"
-    ),
-    **dict.fromkeys(
-        ("gate", "router", "ple", "altup", "laurel", "layer_scalar", "per_layer_input_gate",
-         "per_layer_projection"),
-        "replicated",
-    ),
-}  # fmt: skip
+"""At any place of a name; of several the first here counts."""
+_OUTSIDE: Final = _by_word(
+    embedding="embed_tokens wte word_embeddings tok_embeddings embed_in embeddings embed",
+    head="lm_head embed_out output_layer output head",
+    replicated="wpe embed_positions per_layer_model_projection altup_projections "
+    "altup_unembed_projections",
+)
+_SHARED: Final = "shared_mlp share_expert shared_expert shared_experts"
+_BLOCKS: Final = _by_word(
+    attention="self_attn self_attention attn attention cross_attn",
+    state_attention="linear_attn mamba short_conv conv mixer",
+    dense_ffn="mlp mlps feed_forward ffn block_sparse_moe residual_mlp fc1 fc2",
+    experts="moe experts",
+    shared_experts=_SHARED,
+    replicated="gate router ple altup laurel layer_scalar per_layer_input_gate "
+    "per_layer_projection",
+)
 """Modules of a layer; the names inside them say more."""
-_IN_FFN: Final[Mapping[str, str]] = {
-    **dict.fromkeys(
-        ("gate", "router", "shared_expert_gate", "moe_statics", "router_bias", "gate_bias",
-         "expert_bias", "correction_bias", "e_score_correction_bias", "fc1_latent_proj",
-         "fc2_latent_proj", "routed_expert_down_proj", "routed_expert_up_proj"),
-        "replicated",
-    ),
-    **dict.fromkeys(
-        ("shared_mlp", "share_expert", "shared_expert", "shared_experts"), "shared_experts"
-    ),
-    **dict.fromkeys(("experts", "input_linear", "output_linear"), "experts"),
-}  # fmt: skip
-_IN_MIXER: Final[Mapping[str, str]] = {
-    **_IN_FFN,
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj"), "attention"),
-    **dict.fromkeys(("up_proj", "gate_proj", "down_proj"), "dense_ffn"),
-}
+_IN_FFN: Final = _by_word(
+    replicated="gate router shared_expert_gate moe_statics router_bias gate_bias expert_bias "
+    "correction_bias e_score_correction_bias fc1_latent_proj fc2_latent_proj "
+    "routed_expert_down_proj routed_expert_up_proj",
+    shared_experts=_SHARED,
+    experts="experts input_linear output_linear",
+)
+_IN_MIXER: Final = _IN_FFN | _by_word(
+    attention="q_proj k_proj v_proj qkv_proj o_proj", dense_ffn="up_proj gate_proj down_proj"
+)
 """Nemotron-H calls every kind of layer so."""
 _NUMBER: Final = re.compile("[0-9]{1,5}")
 _NORM: Final = re.compile("norm|(^|_)ln(_|[0-9]|$)")
@@ -126,9 +106,9 @@ def tensor_parts(names: Iterable[str], *, num_layers: int) -> dict[str, TensorPa
 
 def _resolve_part(tensor: TensorPart, states: set[str], sparse: set[int | None]) -> TensorPart:
     if tensor.part == "attention" and tensor.module in states:
-        return TensorPart("state_attention", tensor.layer, tensor.module)
+        return replace(tensor, part="state_attention")
     if tensor.part == "dense_ffn" and tensor.layer in sparse:
-        return TensorPart("shared_experts", tensor.layer, tensor.module)
+        return replace(tensor, part="shared_experts")
     return tensor
 
 
@@ -141,54 +121,36 @@ def part_of_name(name: str, *, num_layers: int) -> TensorPart:
     'draft'
     """
     words = name.split(".")
-    named = _part_named(words)
-    if named is not None:
-        return TensorPart(named)
-    depth = _layer_at(words)
-    if depth is None:
-        return TensorPart(_outside(words))
-    layer = int(words[depth])
-    return _inside(words, depth, layer) if layer < num_layers else TensorPart("draft", layer)
-
-
-def _part_named(words: list[str]) -> str | None:
-    """Return the part that one word names, at any place."""
     if any(word.startswith("mtp") for word in words):
-        return "draft"
-    kinds = ((_SKIPPED, "skipped"), (_ENCODERS, "encoders"), (_TABLES, "tables"))
-    return next((part for known, part in kinds if not known.isdisjoint(words)), None)
+        return TensorPart("draft")
+    found = {_NAMED[word] for word in words if word in _NAMED}
+    for part in ("skipped", "encoders", "tables"):
+        if part in found:
+            return TensorPart(part)
+    for depth, (above, number) in enumerate(itertools.pairwise(words), start=1):
+        if above in _LAYERS and _NUMBER.fullmatch(number):
+            layer = int(number)
+            is_draft = layer >= num_layers
+            return TensorPart("draft", layer) if is_draft else _inside(words, depth, layer)
+    return TensorPart("replicated" if _is_small(words) else _first(words, _OUTSIDE) or "other")
 
 
-def _layer_at(words: list[str]) -> int | None:
-    """Return the place of the number of the layer."""
-    numbered = (
-        at
-        for at in range(1, len(words))
-        if words[at - 1] in _LAYERS and _NUMBER.fullmatch(words[at])
-    )
-    return next(numbered, None)
-
-
-def _outside(words: list[str]) -> str:
-    if any(_NORM.search(word) or _STREAM.match(word) for word in words):
-        return "replicated"
-    return _first(words, _OUTSIDE) or "other"
+def _is_small(words: Iterable[str]) -> bool:
+    return any(_NORM.search(word) or _STREAM.match(word) for word in words)
 
 
 def _inside(words: list[str], depth: int, layer: int) -> TensorPart:
     inner = words[depth + 1 :]
     at = next((at for at, word in enumerate(inner) if word in _BLOCKS), None)
     module = ".".join(words[: depth + 2 + (at or 0)])
-    if any(_NORM.search(word) or _STREAM.match(word) for word in inner):
-        return TensorPart("replicated", layer, module)
-    if at is None:
-        return TensorPart("other", layer, module)
-    block, rest = _BLOCKS[inner[at]], inner[at + 1 :]
+    if at is None or _is_small(inner):
+        return TensorPart("replicated" if _is_small(inner) else "other", layer, module)
+    block, more = _BLOCKS[inner[at]], dict[str, str]()
     if inner[at] == "mixer":
-        return TensorPart(_first(rest, _IN_MIXER) or block, layer, module)
-    if block in {"dense_ffn", "experts"}:
-        return TensorPart(_first(rest, _IN_FFN) or block, layer, module)
-    return TensorPart(block, layer, module)
+        more = _IN_MIXER
+    elif block in {"dense_ffn", "experts"}:
+        more = _IN_FFN
+    return TensorPart(_first(inner[at + 1 :], more) or block, layer, module)
 
 
 def _first(words: Iterable[str], known: Mapping[str, str]) -> str | None:

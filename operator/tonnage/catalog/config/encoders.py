@@ -5,8 +5,7 @@ other configurations a bound is counted, from the widths that the blocks of all 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -40,22 +39,6 @@ HIDDEN_AT_PEAK: Final = 2
 ATTENTION_WIDTHS: Final = 8
 """Queries, keys and values; queries and keys side by side, and rotated; what attention makes."""
 MORE: Final = "no fewer than it has: its safetensors files say how many"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Encoders:
-    """The encoders of one model together."""
-
-    num_parameters: int = 0
-    num_uncounted: int = 0
-    token_bytes: int = 0
-    """At the peak of the first one on every rank, for each token that it makes."""
-    split_token_bytes: int = 0
-    """The same of what the ranks split."""
-    item_tokens: int = 0
-    """Of the largest image."""
-    notes: tuple[str, ...] = ()
-    """What was counted, and what could not be."""
 
 
 class _Widths(Block):
@@ -95,11 +78,14 @@ def read_encoders(
     *,
     text_path: Sequence[str],
     text_width: int,
-    num_parameters: int | None = None,
-) -> Encoders:
-    """Return the encoders beside the text part, of ``num_parameters`` where that is known."""
+    num_parameters: int | None,
+) -> dict[str, Any]:
+    """Return what a shape says of the encoders beside the text part, which has these fields.
+
+    ``num_parameters``: of all of them, where that is known.
+    """
     if not text_path:
-        return Encoders()
+        return {}
     kind, outer = str(config.get("model_type")), config
     for key in text_path[:-1]:
         inner = outer[key]
@@ -110,14 +96,14 @@ def read_encoders(
     notes = tuple(f"{prefix}{note}" for _, note in bounds)
     if num_parameters is not None:
         notes = (f"encoders count with {_millions(num_parameters)} parameters in 16 bits",)
-    return Encoders(
-        num_parameters=num_parameters or sum(number or 0 for number, _ in bounds),
-        num_uncounted=sum(number is None for number, _ in bounds),
-        token_bytes=token_bytes,
-        split_token_bytes=split_token_bytes,
-        item_tokens=LARGEST_IMAGE.get(kind, USUAL_LARGEST_IMAGE),
-        notes=notes,
-    )
+    return {
+        "encoder_parameters": num_parameters or sum(number or 0 for number, _ in bounds),
+        "num_uncounted_encoders": sum(number is None for number, _ in bounds),
+        "encoder_token_bytes": token_bytes,
+        "encoder_split_token_bytes": split_token_bytes,
+        "encoder_item_tokens": LARGEST_IMAGE.get(kind, USUAL_LARGEST_IMAGE),
+        "notes": notes,
+    }
 
 
 def _bounds(outer: Mapping[str, object], text_width: int) -> Iterator[tuple[int | None, str]]:

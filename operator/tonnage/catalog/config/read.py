@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from typing import Any
 
 from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.config.architectures.kinds import (
@@ -108,44 +109,35 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
             differs_by_window=architecture.turns_by_window,
         )
     formats = _formats(config, block, architecture, layers)
+    assumed = formats.pop("assumptions", ())
     longest, stretched, usual = _positions(keys, block)
-    encoders = read_encoders(
-        config,
-        text_path=_wrapper_path(config),
-        text_width=keys.hidden_size,
-        num_parameters=encoder_parameters,
-    )
     return ModelShape(
         name=name,
         hidden_size=keys.hidden_size,
         vocab_size=keys.vocab_size,
         tied_embeddings=_is_tied(config, keys, architecture),
         groups=_groups(architecture, keys, layers),
-        weight_format=formats.weights,
         max_position_tokens=longest,
         stretched_position_tokens=stretched,
         usual_position_tokens=usual,
-        kv_cache_format=formats.cache,
-        dtype=formats.dtype,
-        quant_method=formats.method,
-        orders_activations=formats.orders_activations,
         model_type=str(config.get("model_type", "")),
         digest=digest(config),
         vector_parameters=outer_vectors,
         rotary_elements=rotary,
-        encoder_parameters=encoders.num_parameters,
-        encoder_token_bytes=encoders.token_bytes,
-        encoder_split_token_bytes=encoders.split_token_bytes,
-        encoder_item_tokens=encoders.item_tokens,
-        num_uncounted_encoders=encoders.num_uncounted,
         table_parameters=architecture.tables(keys) if architecture.tables else 0,
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,
-        notes=encoders.notes,
         assumptions=(
             *_assumptions(config, block, keys),
-            *formats.assumptions,
-            *_unsaid(name, formats.weights),
+            *assumed,
+            *_unsaid(name, formats["weight_format"]),
+        ),
+        **formats,
+        **read_encoders(
+            config,
+            text_path=_wrapper_path(config),
+            text_width=keys.hidden_size,
+            num_parameters=encoder_parameters,
         ),
     )
 
@@ -312,21 +304,10 @@ def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Arch
     return all(found) if found else architecture.is_tied
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Formats:
-    """How a checkpoint is stored, as ``ModelShape`` has it."""
-
-    weights: WeightFormat
-    cache: str = "bf16"
-    dtype: HalfType
-    method: str = ""
-    orders_activations: bool = False
-    assumptions: tuple[Assumption, ...] = ()
-
-
 def _formats(
     config: Mapping[str, object], block: _TextBlock, architecture: Architecture, layers: list[Layer]
-) -> _Formats:
+) -> dict[str, Any]:
+    """Return what a shape says of how a checkpoint is stored, and ``assumptions`` about it."""
     dtype = _declared_dtype(config, block)
     written = (
         values.get(key)
@@ -336,20 +317,20 @@ def _formats(
     quantization = next((each for each in written if each is not None), None)
     if quantization is None or quantization == {}:
         dtype = dtype or "bfloat16"
-        return _Formats(weights=FP16 if dtype == "float16" else BF16, dtype=dtype)
+        return {"weight_format": FP16 if dtype == "float16" else BF16, "dtype": dtype}
     keys = read_quantization(quantization)
     found, assumptions = stored_weights(keys, layers, architecture.module_names)
     weights = as_kind_reads(found, config.get("model_type"))
     if "expert_dtype" in architecture.understands:
         weights = with_expert_format(weights, keys, block.values.get("expert_dtype", "fp4"))
-    return _Formats(
-        weights=weights,
-        cache=cache_format(keys),
-        dtype=dtype_beside(keys, dtype),
-        method=keys.kind,
-        orders_activations=keys.orders_activations,
-        assumptions=assumptions,
-    )
+    return {
+        "weight_format": weights,
+        "kv_cache_format": cache_format(keys),
+        "dtype": dtype_beside(keys, dtype),
+        "quant_method": keys.kind,
+        "orders_activations": keys.orders_activations,
+        "assumptions": assumptions,
+    }
 
 
 def _declared_dtype(config: Mapping[str, object], block: _TextBlock) -> HalfType | None:

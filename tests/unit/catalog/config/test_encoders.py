@@ -86,8 +86,9 @@ def encoders(model_type: str, *, text_width: int, **outer: Any) -> tuple[int, tu
         {"model_type": model_type, "text_config": {}, **outer},
         text_path=("text_config",),
         text_width=text_width,
+        num_parameters=None,
     )
-    return found.num_parameters, found.notes
+    return found["encoder_parameters"], found["notes"]
 
 
 @pytest.mark.parametrize("model", EXACT)

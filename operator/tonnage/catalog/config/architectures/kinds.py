@@ -123,9 +123,7 @@ def refuse_without_decode(config: Mapping[str, object], model_type: str) -> None
     Raises:
         UnknownArchitectureError: with the key that says it.
     """
-    listed = config.get("architectures")
-    heads = [str(each) for each in listed] if isinstance(listed, list) else []
-    head = next((each for each in heads if _NO_DECODE.search(each)), None)
+    head = next(filter(_NO_DECODE.search, _class_names(config)), None)
     named = f"architectures = {head!r}" if head else f"model_type = {model_type!r}"
     if head or model_type in PARTS["encoders"]:
         raise UnknownArchitectureError(
@@ -219,16 +217,14 @@ def assumed_kind(described: str, keys: DecoderKeys) -> Assumption:
 
 
 def _refuse_without_class(config: Mapping[str, object]) -> None:
-    listed = config.get("architectures")
-    names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    known = _classes()
-    if not names or any(name in known for name in names):
+    names = _class_names(config)
+    if not names or not _classes().keys().isdisjoint(names):
         return
     code = "with --trust-remote-code " if config.get("auto_map") else ""
     raise UnknownArchitectureError(
-        f"vLLM {_newest()} has no class {names[0]}: only its Transformers backend may serve it "
-        f"{code}(architectures, model_type = {config.get('model_type')!r}), and how much memory "
-        "that takes is not known here"
+        f"vLLM {_registry()['version']} has no class {names[0]}: only its Transformers backend may "
+        f"serve it {code}(architectures, model_type = {config.get('model_type')!r}), and how much "
+        "memory that takes is not known here"
     )
 
 
@@ -250,10 +246,9 @@ def kind_of_class(config: Mapping[str, object]) -> str:
 
     vLLM takes its class by ``architectures``, whatever ``model_type`` says.
     """
+    return next((_classes()[name] for name in _class_names(config) if name in _classes()), "")
+
+
+def _class_names(config: Mapping[str, object]) -> list[str]:
     listed = config.get("architectures")
-    names = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    return next((_classes()[name] for name in names if name in _classes()), "")
-
-
-def _newest() -> str:
-    return str(_registry()["version"])
+    return [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
