@@ -15,10 +15,10 @@ from tonnage.cluster.kube import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, KubeApi,
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.write.writes import Scale, Writes
 from tonnage.fleet.act import Writer
-from tonnage.fleet.views import groups_view
+from tonnage.fleet.views import deployment_view
 from tonnage.manifests.changes import FieldOwners, list_differences, template_changes
 from tonnage.manifests.children import deployment, service
-from tonnage.manifests.names import MANAGER, SCALE_MANAGER, Manifest, template_in
+from tonnage.manifests.names import GROUPS, MANAGER, SCALE_MANAGER, Manifest, template_in
 from tonnage_lab import controlplane
 from tonnage_lab.controlplane import ControlPlane
 
@@ -74,7 +74,7 @@ def wanted() -> Manifest:
 def view_of(api: KubeApi) -> DeploymentView:
     live = api.get(PATH)
     assert live is not None
-    return groups_view(live)
+    return deployment_view(live, GROUPS)
 
 
 def test_discovery_finds_them(api: KubeApi):
@@ -152,7 +152,7 @@ def test_one_of_somebody_else_is_scaled_and_otherwise_left_alone(plane: ControlP
         plane.kubectl("create", "-n", "serving", "-f", "-", text=json.dumps(each))
     model = parse_model_deployment(api.get(MODEL_DEPLOYMENTS.path("serving", "asks")) or {})
     before = api.get(path) or {}
-    view = groups_view(before)
+    view = deployment_view(before, GROUPS)
 
     scale = Scale(deployment="theirs", uid=view.uid, kind=view.kind, seen=1, replicas=3)
     writes = Writes(namespace="serving", name="asks", uid=model.uid, model=model, scale=scale)
@@ -162,4 +162,4 @@ def test_one_of_somebody_else_is_scaled_and_otherwise_left_alone(plane: ControlP
     assert model.uid not in failed
     assert view.is_opted_in
     assert after["spec"] == before["spec"] | {"replicas": 3}
-    assert groups_view(after).replicas_managers == ()
+    assert deployment_view(after, GROUPS).replicas_managers == ()

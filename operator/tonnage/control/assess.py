@@ -7,10 +7,9 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.control.decide.approval import cost_proposal, unapproved_roll, until_approved
 from tonnage.control.decide.budget import RemainingBudget, over_budget, short_since_s
 from tonnage.control.decide.outlook import (
-    carry_last_need,
-    events_of,
     given_back,
     held_s,
+    lead_s,
     need_for_demand,
     remember_need,
     remembered_demand,
@@ -59,7 +58,7 @@ from tonnage.policy.decide import decide
 from tonnage.policy.need import raise_to_floor
 from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
-from tonnage.sizing.schedules import Event
+from tonnage.sizing.schedules import Event, events_within
 from tonnage.units import count_of
 
 REFUSALS = (RefusedError, CatalogError, SizingError, NotServableError)
@@ -170,10 +169,12 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
 
 def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
     """Remember since when a search is awaited, and carry the last recommendation forward."""
-    since_s = memory.sizing.waiting_since_s
+    decided, since_s = memory.decided, memory.sizing.waiting_since_s
+    if recent := decided.recent_needs:  # skipped ticks end no stabilization window
+        decided = replace(decided, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
     return replace(
         memory,
-        decided=carry_last_need(memory.decided, now_s),
+        decided=decided,
         sizing=replace(memory.sizing, waiting_since_s=now_s if since_s is None else since_s),
     )
 
@@ -189,9 +190,8 @@ def decide_object(
     chosen = found.chosen
     if chosen is None:
         return found
-    observed = observe_engines(
-        found.state, fleet, chosen.sizing, chosen.belief, found.memory.reported
-    )
+    reported = found.memory.reported
+    observed = observe_engines(found.state, fleet, chosen.sizing, chosen.belief, reported)
     memory, events = _with_load(found, chosen, observed, fleet)
     wanted = raise_to_floor(need_for_demand(found, memory, chosen, fleet), chosen.capacity, events)
     hold_s = held_s(memory.demand, memory.posterior, chosen.sizing, fleet.settings)
@@ -205,13 +205,8 @@ def decide_object(
         else budgets_of(memory, chosen, now_s=fleet.windows_end_s),
         need=wanted,
     )
-    return concluded(
-        found,
-        chosen,
-        decide(build_situation(found, chosen, wanted, fleet, remaining)),
-        fleet,
-        remaining,
-    )
+    decision = decide(build_situation(found, chosen, wanted, fleet, remaining))
+    return concluded(found, chosen, decision, fleet, remaining)
 
 
 def concluded(
@@ -228,14 +223,13 @@ def concluded(
         short_since_s=short_since_s(found, decision, fleet),
         better_since_s=moved.since_s,
     )
-    notes = _notes(found, chosen, moved, fleet)
     posterior = memory.posterior
     if moved.adopted and not moved.adopted.sizing.flags.is_cured:
         posterior = replace(posterior, slots_moved_at_s=fleet.now_s)
     return replace(
         found,
         memory=replace(memory, decided=known, posterior=posterior),
-        decision=replace(decision, notes=notes),
+        decision=replace(decision, notes=_notes(found, chosen, moved, fleet)),
         chosen=moved.adopted or chosen,
         template=moved.template or found.template,
         changes=moved.changes or found.changes,
@@ -289,10 +283,8 @@ def _with_load(
     if found.state.deployment is None and not is_made:
         planned = planned_split(chosen.model, chosen.sizing.parallelism)
         learned = replace(learned, planned_split=planned)
-    sizing = SizingMemory(
-        asked_speed=chosen.belief.asked,
-        better_asked=chosen.better_asked,
-    )
-    events = events_of(chosen, learned, fleet)
+    sizing = SizingMemory(asked_speed=chosen.belief.asked, better_asked=chosen.better_asked)
+    schedules, lead = chosen.model.spec.scaling.schedules, lead_s(learned, fleet.settings)
+    events = events_within(schedules, now_s=fleet.now_s, lead_s=lead)
     memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)
     return remembered_demand(memory, found.traffics, chosen.sizing, events, fleet), events

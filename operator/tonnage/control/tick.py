@@ -26,7 +26,6 @@ from tonnage.control.decide.budget import (
     uncounted_by,
     uncounted_gpus,
 )
-from tonnage.control.decide.outlook import recalled_demand
 from tonnage.control.decide.rollout import (
     EVERYWHERE,
     is_rolling,
@@ -34,7 +33,13 @@ from tonnage.control.decide.rollout import (
     without_rollout,
 )
 from tonnage.control.input.finding import Fault, assessment_with_bug, of_each, with_faults
-from tonnage.control.input.memory import DecisionMemory, GoodputMemory, Memory, ObjectMemory
+from tonnage.control.input.memory import (
+    DecisionMemory,
+    DemandMemory,
+    GoodputMemory,
+    Memory,
+    ObjectMemory,
+)
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.input.writers import Fate, Results, WriteKind
@@ -45,7 +50,7 @@ from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.fair_order import search_in_fair_order
 from tonnage.control.write.writes import Writes, fate, with_object_results, writes_for
 from tonnage.estimate.budget import Ledger, with_past
-from tonnage.estimate.past import Past
+from tonnage.estimate.forecast import NOTHING_KEPT, History
 from tonnage.estimate.posterior import ObjectPosterior, not_to_come
 from tonnage.sizing.plan import OnSearch, keep_searching
 
@@ -149,9 +154,13 @@ def _recall(
         try:
             before = objects.get(uid)
             seen = before or _first_sight(state, fleet)
-            if seen.is_ahead(fleet.now_s):
+            if any(each.at_s > fleet.now_s for each in seen.decided.recent_needs[-1:]):
                 seen = replace(_first_sight(state, fleet), writers=seen.writers)
-            known[uid] = _with_past(seen, fleet.pasts.get(uid), fleet)
+            if past := fleet.pasts.get(uid):
+                ledger = with_past(seen.goodput.ledger, past.ledger, now_s=fleet.windows_end_s)
+                goodput = replace(seen.goodput, ledger=ledger)
+                seen = replace(seen, goodput=goodput, demand=replace(seen.demand, past=past))
+            known[uid] = seen
         except Exception as error:
             known[uid] = ObjectMemory(uid=uid, decided=DecisionMemory(since_s=fleet.now_s))
             models.append(replace(state, bug=error))
@@ -167,20 +176,9 @@ def _first_sight(state: ModelState, fleet: Fleet) -> ObjectMemory:
     return replace(
         memory_from_status(state.view, now_s=fleet.now_s),
         posterior=learned,
-        demand=recalled_demand(learned),
+        demand=DemandMemory(history=History(kept=learned.demand or NOTHING_KEPT)),
         # What waits may be of an overload, or of a start, that nobody remembers.
         goodput=GoodputMemory(ledger=Ledger(since_s=since_s), drained_by_s=math.inf),
-    )
-
-
-def _with_past(memory: ObjectMemory, past: Past | None, fleet: Fleet) -> ObjectMemory:
-    if past is None:
-        return memory
-    ledger = with_past(memory.goodput.ledger, past.ledger, now_s=fleet.windows_end_s)
-    return replace(
-        memory,
-        goodput=replace(memory.goodput, ledger=ledger),
-        demand=replace(memory.demand, past=past),
     )
 
 

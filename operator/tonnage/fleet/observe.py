@@ -34,6 +34,7 @@ from tonnage.fleet.references import (
     ManifestCache,
     ModelConfigs,
     Referenced,
+    UnlabelledWorkloads,
     access_modes,
     claim_of,
     data_of,
@@ -41,7 +42,6 @@ from tonnage.fleet.references import (
 )
 from tonnage.fleet.scrape import Ask, Rounds, Scraper, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
-from tonnage.fleet.unlabelled import UnlabelledWorkloads
 from tonnage.fleet.views import AutoscalerView
 from tonnage.manifests.names import Workload
 from tonnage.manifests.roles import role_name

@@ -1,4 +1,4 @@
-"""What nobody watches and specs, or targets, refer to: ConfigMaps of files, claims of caches.
+"""What nobody watches and objects name: ConfigMaps of files, claims of caches, foreign workloads.
 
 Each is read by name, once for all who name it, and kept a while: of a config.json, a MiB of which
 any number of objects may name, the shape that it says alone. What is missing is looked for again.
@@ -6,10 +6,12 @@ any number of objects may name, the shape that it says alone. What is missing is
 
 import json
 import logging
+import math
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -20,8 +22,14 @@ from tonnage.catalog.models import overrides_in, read_model_config, with_second_
 from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi, Resource
-from tonnage.control.input.state import BadConfig, ModelView
+from tonnage.cluster.pages import MOST_OBJECT_BYTES
+from tonnage.control.input.state import BadConfig, DeploymentView, ModelView
+from tonnage.control.size.fair_order import round_robin
+from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.logs import Line
+from tonnage.fleet.store import Key
+from tonnage.fleet.views import deployment_view
+from tonnage.manifests.names import DEPLOYMENT, GROUPS, Workload
 from tonnage.redaction import redacted
 from tonnage.units import MIB
 
@@ -98,8 +106,6 @@ MOST_BYTES: Final = MIB
 
 ConfigPlace = tuple[str, str, str, str, str]
 """(namespace, ConfigMap, key, name of the model)."""
-Place = tuple[str, str]
-"""(namespace, name)"""
 ReadConfig = ModelShape | BadConfig | str
 """What a config.json says, or why there is none."""
 At = TypeVar("At", bound=tuple[str, ...])
@@ -248,17 +254,84 @@ def shape_of(
         return BadConfig(kind=type(error), message=str(error))
 
 
-def access_modes(_: Place, claim: Object) -> tuple[str, ...] | None:
+def access_modes(_: Key, claim: Object) -> tuple[str, ...] | None:
     """Return how a claim may be mounted: that never changes, but it may be made anew."""
     return tuple((claim.get("spec") or {}).get("accessModes") or ()) or None
 
 
-def data_of(_: Place, config_map: Object) -> Mapping[str, str] | None:
+def data_of(_: Key, config_map: Object) -> Mapping[str, str] | None:
     """Return the texts in a ConfigMap."""
     return config_map.get("data") if config_map else None
 
 
-def claim_of(model: ModelDeployment) -> Place | None:
+def claim_of(model: ModelDeployment) -> Key | None:
     """Return the claim that the pods of a spec mount, if they mount one."""
     claim = model.spec.pods.model_cache_claim if model.spec.pods else None
     return (model.namespace, claim) if claim else None
+
+
+TAKEN_LOG: Final = logging.getLogger("tonnage.taken")
+MOST_LOOKS: Final = 10
+"""In a tick, each of which may be tried several times."""
+ABSENT_S: Final = 300.0
+"""After which a name is looked up again under which nothing stood."""
+NEVER: Final = (-math.inf, None)
+
+
+@dataclass(slots=True, kw_only=True)
+class UnlabelledWorkloads:
+    """Workloads of a name that an object needs and that no watch shows, since they lack our label.
+
+    Somebody else's, or one of ours that lost it, as last read. A few are read in a tick, in turn by
+    namespace: anybody may put thousands in the way of objects of theirs.
+    """
+
+    kube: KubeApi
+    names: set[Key]
+    """That something is known to stand under: whoever meets one adds it."""
+    oversized: dict[Key, int] = field(default_factory=dict)
+    """Of these the bytes of what is too large for more than its name to be kept."""
+    _read: dict[Key, tuple[float, DeploymentView | None]] = field(default_factory=dict)
+
+    def look(self, needed: Set[Key], now_s: float, *, has_groups: bool = False) -> None:
+        """Read a few again; what no object needs that no watch shows is forgotten."""
+        self.names &= needed
+        self.oversized = {key: each for key, each in self.oversized.items() if key in needed}
+        self._read = {key: each for key, each in self._read.items() if key in needed}
+        for key in self._in_turn(needed, now_s)[:MOST_LOOKS]:
+            found = self.of(key)
+            try:
+                found = self._looked_up(key, (DEPLOYMENT, GROUPS) if has_groups else (DEPLOYMENT,))
+            except WorldError as error:
+                TAKEN_LOG.warning(Line("not read", object="/".join(key), message=str(error)))
+                break  # the others fare no better, and each is tried for a while
+            except Exception:  # anybody may make one: it must not stop the others
+                TAKEN_LOG.exception(Line("its workload cannot be read", object="/".join(key)))
+            finally:
+                self._read[key] = (now_s, found)
+            if found is None and key not in self.oversized:
+                self.names.discard(key)
+            else:
+                self.names.add(key)
+
+    def _looked_up(self, key: Key, workloads: Iterable[Workload]) -> DeploymentView | None:
+        self.oversized.pop(key, None)
+        found = ((each, self.kube.get(RESOURCES[each.kind].path(*key))) for each in workloads)
+        workload, body = next((each for each in found if each[1] is not None), (DEPLOYMENT, None))
+        if body is None:
+            return None
+        num_bytes = len(json.dumps(body, ensure_ascii=False).encode(errors="replace"))
+        if num_bytes > MOST_OBJECT_BYTES:
+            self.oversized[key] = num_bytes
+            return None
+        return deployment_view(body, workload)
+
+    def _in_turn(self, needed: Set[Key], now_s: float) -> list[Key]:
+        """Return, of each namespace, what was read longest ago, then the next."""
+        read_s = {key: self._read.get(key, NEVER)[0] for key in needed}
+        due = (k for k in needed if k in self.names or not 0 <= now_s - read_s[k] < ABSENT_S)
+        oldest = sorted(due, key=lambda key: (read_s[key], key))
+        return round_robin(oldest, namespace=itemgetter(0))
+
+    def of(self, key: Key) -> DeploymentView | None:
+        return self._read.get(key, NEVER)[1]

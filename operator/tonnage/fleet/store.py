@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,11 +21,10 @@ from tonnage.fleet.views import (
     View,
     autoscaler_view,
     deployment_view,
-    groups_view,
     model_view,
     replica_set_view,
 )
-from tonnage.manifests.names import WORKLOADS
+from tonnage.manifests.names import GROUPS, WORKLOADS
 
 LOG = logging.getLogger("tonnage.store")
 Key = tuple[str, str]
@@ -52,7 +52,7 @@ OF_SETS = (Kind.REPLICA_SET, Kind.STATEFUL_SET)
 PROJECTIONS: Mapping[Kind, Callable[[Mapping[str, Any]], View]] = {
     Kind.MODEL: model_view,
     Kind.DEPLOYMENT: deployment_view,
-    Kind.GROUPS: groups_view,
+    Kind.GROUPS: partial(deployment_view, workload=GROUPS),
     Kind.POD: pod_view,
     Kind.REPLICA_SET: replica_set_view,
     Kind.STATEFUL_SET: replica_set_view,

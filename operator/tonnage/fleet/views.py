@@ -23,7 +23,6 @@ from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
     FLAGS_ANNOTATION,
-    GROUPS,
     MANAGED_LABEL,
     MANAGER,
     SCALE_MANAGER,
@@ -110,15 +109,7 @@ def _text(value: object) -> str:
     return json.dumps(value, sort_keys=True, default=dict)
 
 
-def deployment_view(body: Object) -> DeploymentView:
-    return workload_view(body, DEPLOYMENT)
-
-
-def groups_view(body: Object) -> DeploymentView:
-    return workload_view(body, GROUPS)
-
-
-def workload_view(body: Object, workload: Workload) -> DeploymentView:
+def deployment_view(body: Object, workload: Workload = DEPLOYMENT) -> DeploymentView:
     metadata, spec, status = body["metadata"], body.get("spec") or {}, body.get("status") or {}
     template = spec.get(workload.template) or {}
     answering, *others_of_group = templates = tuple(workload.templates(template))
@@ -127,8 +118,10 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
     pod_specs = [pod_spec, *(each.get("spec") or {} for each in others_of_group)]
     pod_labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
     annotations = metadata.get("annotations") or {}
-    own = (metadata.get("labels") or {}).get(MANAGED_LABEL) == "true"
+    labels = metadata.get("labels") or {}
     others = _template_owners(metadata, workload)
+    entries = metadata.get("managedFields") or ()
+    ours = (_template_fields(each, workload) for each in entries if _is_ours(each))
     # Up to 0.8 a LeaderWorkerSet does not say which generation it has observed.
     unobserved = metadata.get("generation", 0) if workload.is_group and status else 0
     return DeploymentView(
@@ -139,9 +132,9 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         uid=metadata["uid"],
         owner_uid=controller_uid(metadata),
         owner=_controller(metadata),
-        adopt=(metadata.get("labels") or {}).get(ADOPT_LABEL),
+        adopt=labels.get(ADOPT_LABEL),
         selector=frozenset(((spec.get("selector") or {}).get("matchLabels") or {}).items()),
-        is_opted_in=own and all(each.get(MANAGED_LABEL) == "true" for each in pod_labels),
+        is_opted_in=all(each.get(MANAGED_LABEL) == "true" for each in (labels, *pod_labels)),
         replicas=spec.get("replicas", 1),
         is_paused=spec.get("paused") is True,
         is_deleting="deletionTimestamp" in metadata,
@@ -164,7 +157,7 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
         drain_s=integer(annotations.get(DRAIN_ANNOTATION)),
         grace_s=pod_spec.get("terminationGracePeriodSeconds"),
         template=_text(template),
-        template_fields=_text(_own_fields(metadata, workload)),
+        template_fields=_text(next(filter(None, ours), None)),
         rendered=annotations.get(TEMPLATE_ANNOTATION),
         made_from=annotations.get(SPEC_ANNOTATION),
     )
@@ -173,9 +166,8 @@ def workload_view(body: Object, workload: Workload) -> DeploymentView:
 def _controller(metadata: Object) -> str | None:
     """Return kind and name of what controls an object."""
     owners = metadata.get("ownerReferences") or ()
-    return next(
-        (f"{each['kind']} {each['name']}" for each in owners if each.get("controller")), None
-    )
+    named = (f"{each['kind']} {each['name']}" for each in owners if each.get("controller"))
+    return next(named, None)
 
 
 def _replicas_managers(metadata: Object) -> tuple[str, ...]:
@@ -194,13 +186,14 @@ def _template_owners(metadata: Object, workload: Workload) -> list[tuple[str, Ob
 
     Annotations and labels of the template are no edit: ``kubectl rollout restart`` writes one.
     """
-    return [
-        (_manager_name(entry), fields)
+    found = [
+        (entry.get("manager") or "unknown", fields)
         for entry in metadata.get("managedFields") or ()
         if (fields := _template_fields(entry, workload))
         and _is_of_pods(fields, workload)
         and not _is_ours(entry)
     ]
+    return [(f"somebody as {name}" if name in OURS else name, fields) for name, fields in found]
 
 
 def _template_fields(entry: Object, workload: Workload) -> Object:
@@ -224,22 +217,8 @@ def _is_ours(entry: Object) -> bool:
     return entry.get("manager") == MANAGER and entry.get("operation") == "Apply"
 
 
-def _manager_name(entry: Object) -> str:
-    name = entry.get("manager") or "unknown"
-    return f"somebody as {name}" if name in OURS else name
-
-
-def _own_fields(metadata: Object, workload: Workload) -> Object | None:
-    """Return the fields of the pod template that our manager owns, if it owns any."""
-    for entry in metadata.get("managedFields") or ():
-        if _is_ours(entry) and (fields := _template_fields(entry, workload)):
-            return dict(fields)
-    return None
-
-
 def _digest(template: object) -> str:
-    text = json.dumps(template, sort_keys=True, default=dict)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_text(template).encode()).hexdigest()[:16]
 
 
 def _problems(body: Object) -> list[tuple[str, str]]:

@@ -14,8 +14,8 @@ from fleet_builders import (
     a_state,
     at,
 )
-from tonnage.control.decide.outlook import lead_s, recalled_demand, supply_of
-from tonnage.control.input.memory import DemandMemory, Memory
+from tonnage.control.decide.outlook import lead_s, supply_of
+from tonnage.control.input.memory import Memory
 from tonnage.control.tick import settled_in, tick
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.calibration import Calibrations
@@ -91,10 +91,6 @@ def test_records_of_forecasts_and_rises_go_on_from_what_was_stored():
 
     assert known.demand.history.kept.record == {"trend": Score(loss=1.5, weight=30)}
     assert known.demand.history.kept.rises == WILD.rises
-
-
-def test_records_are_none_where_none_were_stored():
-    assert recalled_demand(ObjectPosterior()) == DemandMemory()
 
 
 def test_records_are_learned_with_each_note():

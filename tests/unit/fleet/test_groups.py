@@ -20,7 +20,8 @@ from loop_builders import a_loop, a_world, condition, show, status_of, tick
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, LEADER_WORKER_SETS, SERVICES, STATEFUL_SETS
 from tonnage.fleet.store import Kind, ReferencedKeys, Store
-from tonnage.fleet.views import groups_view
+from tonnage.fleet.views import deployment_view
+from tonnage.manifests.names import GROUPS
 
 MODEL = a_model_over_nodes()
 LATER_S = NOW_S + 3600
@@ -58,7 +59,7 @@ class TestAGroup:
         assert all(pod.is_ready and pod.trouble is None for pod in found)
 
     def test_has_the_gpus_of_all_its_nodes(self):
-        view = groups_view(a_groups_body(replicas=2))
+        view = deployment_view(a_groups_body(replicas=2), GROUPS)
 
         assert (view.kind, view.num_nodes, view.gpus_per_replica) == ("LeaderWorkerSet", 2, 16)
 
@@ -113,7 +114,7 @@ class TestAGroup:
         del body["status"]["observedGeneration"]
         body["status"] |= observed
 
-        assert groups_view(body).is_rolling == is_rolling
+        assert deployment_view(body, GROUPS).is_rolling == is_rolling
 
     def test_wakes_the_loop_by_its_workers_too(self):
         store = a_store(leader(), worker())

@@ -4,7 +4,7 @@ from fleet_builders import a_deployment_body
 from kube_double import KubeDouble
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS
-from tonnage.fleet.unlabelled import ABSENT_S, MOST_READS, UnlabelledWorkloads
+from tonnage.fleet.references import ABSENT_S, MOST_LOOKS, UnlabelledWorkloads
 
 
 def a_kube(*keys):
@@ -76,7 +76,7 @@ def test_are_no_more_than_a_few_in_a_tick_however_many_are_missing():
 
     UnlabelledWorkloads(kube=kube, names=set()).look(many("blue", 5000), 0.0)
 
-    assert len(asked) == MOST_READS
+    assert len(asked) == MOST_LOOKS
 
 
 def test_one_that_cannot_be_read_keeps_no_other_waiting():
@@ -120,13 +120,13 @@ def test_are_forgotten_with_the_object_that_needed_the_name():
 
 
 def test_of_one_namespace_keep_no_other_waiting_and_all_come_in_turn():
-    crowd, one = many("blue", 3 * MOST_READS), ("green", "llama")
+    crowd, one = many("blue", 3 * MOST_LOOKS), ("green", "llama")
     names = crowd | {one}
     taken = UnlabelledWorkloads(kube=a_kube(*names), names=set(names))
 
     taken.look(names, 0.0)
     assert taken.of(one) is not None
-    assert len(those_read(taken, names)) == MOST_READS
+    assert len(those_read(taken, names)) == MOST_LOOKS
 
     for tick in range(1, 4):
         taken.look(names, 15.0 * tick)

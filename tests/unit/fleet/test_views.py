@@ -23,11 +23,11 @@ from tonnage.fleet.pods import pod_view, unix_s
 from tonnage.fleet.views import (
     autoscaler_view,
     deployment_view,
-    groups_view,
     model_view,
     replica_set_view,
 )
 from tonnage.manifests.children import flags_from_annotation, spec_digest
+from tonnage.manifests.names import GROUPS
 from tonnage.sizing.expected import with_queue
 
 
@@ -93,7 +93,7 @@ class TestDeployment:
         body = a_groups_body()
         template = body["spec"]["leaderWorkerTemplate"]
         del template["leaderTemplate"]
-        view = groups_view(body)
+        view = deployment_view(body, GROUPS)
 
         assert "--headless" in view.engine.arguments
         assert (view.gpus_per_replica, view.num_nodes, view.is_opted_in) == (16, 2, True)
@@ -103,7 +103,7 @@ class TestDeployment:
         body = a_groups_body()
         body["spec"]["leaderWorkerTemplate"][role]["metadata"]["labels"] = {}
 
-        assert not groups_view(body).is_opted_in
+        assert not deployment_view(body, GROUPS).is_opted_in
 
     def test_tells_which_fields_of_its_template_are_ours(self):
         fields = [*managed_by("kubectl-edit", "f:template"), *managed_by("tonnage", "f:template")]

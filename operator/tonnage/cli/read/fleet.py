@@ -26,7 +26,7 @@ from tonnage.cluster.kube import (
 from tonnage.control.input.state import DeploymentView
 from tonnage.estimate.posterior import Three
 from tonnage.fleet.children import RESOURCES
-from tonnage.fleet.views import workload_view
+from tonnage.fleet.views import deployment_view
 from tonnage.manifests.arguments import engine_flags
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import API_VERSION, NAME_LABEL, WORKLOADS
@@ -52,7 +52,7 @@ class LiveObject:
     @property
     def view(self) -> DeploymentView | None:
         found = self.workload
-        return workload_view(found, WORKLOADS[found["kind"]]) if found else None
+        return deployment_view(found, WORKLOADS[found["kind"]]) if found else None
 
     @property
     def target(self) -> ManifestObject | None:
@@ -234,7 +234,7 @@ class FleetReader(NamedTuple):
             },
         }
         return RunningFleet(
-            manifests=_manifests((found, body, *maps)), view=workload_view(body, kind)
+            manifests=_manifests((found, body, *maps)), view=deployment_view(body, kind)
         )
 
     def _gpu(self, body: Object, template: Object) -> str:

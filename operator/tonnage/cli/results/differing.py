@@ -16,7 +16,7 @@ from tonnage.control.observe.queue import settle_queue
 from tonnage.explain.demand_outcome import at_demand, price_figures, reached_targets
 from tonnage.explain.offload import OFFLOAD
 from tonnage.explain.report import usd_per_hour
-from tonnage.fleet.views import workload_view
+from tonnage.fleet.views import deployment_view
 from tonnage.manifests.changes import ALL, Change, template_changes
 from tonnage.manifests.children import (
     Site,
@@ -64,7 +64,7 @@ def view_of_plan(planned: Planned) -> DeploymentView:
     """Return what would run for a plan: everything in it is ours."""
     made = template_manifest(planned, FILE_SITE)
     body = {**made, "metadata": {**made["metadata"], "uid": ""}}
-    view = workload_view(body, WORKLOADS[made["kind"]])
+    view = deployment_view(body, WORKLOADS[made["kind"]])
     return replace(view, replicas=planned.replicas, template_fields=json.dumps(ALL))
 
 

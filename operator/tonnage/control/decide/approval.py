@@ -73,7 +73,6 @@ def approved_replicas(
     if given is None or not _DIGEST.fullmatch(given):
         return None
     most = model.spec.scaling.max_replicas
-
     digests = (plan_digest(model, sizing, replicas=n, replaced=replaced) for n in range(most + 1))
     return next((n for n, digest in enumerate(digests) if digest == given), None)
 
@@ -87,9 +86,7 @@ def until_approved(
         RefusedError: nobody wrote down what runs, so that it cannot be sized.
         CatalogError, SizingError, SearchAbandonedError: as choosing does.
     """
-    if chosen.model.spec.scaling.mode != APPROVE:
-        return chosen, None
-    if not chosen.needs_apply:
+    if chosen.model.spec.scaling.mode != APPROVE or not chosen.needs_apply:
         return chosen, None
     changes = roll_changes(state.deployment, template_of(state, fleet, chosen, memory))
     proposal = unapproved_roll(state, chosen, changes)
@@ -97,17 +94,13 @@ def until_approved(
         return chosen, None
     running = as_it_runs(state)
     if running is None:
-        raise _not_recorded(proposal)
+        raise RefusedError(
+            "RunningSpecUnknown",
+            "the spec that the running replicas were made from is not recorded, or not valid with "
+            "today's SLO and limits: they stay as they are until the plan is approved: "
+            f"{how_to_approve(proposal, None).message}",
+        )
     return choose_running(running, fleet, memory, asker), proposal
-
-
-def _not_recorded(proposal: ProposalStatus) -> RefusedError:
-    return RefusedError(
-        "RunningSpecUnknown",
-        "the spec that the running replicas were made from is not recorded, or not valid with "
-        "today's SLO and limits: they stay as they are until the plan is approved: "
-        f"{how_to_approve(proposal, None).message}",
-    )
 
 
 def is_roll_approved(
@@ -206,16 +199,6 @@ def unapproved_roll(
     return roll_proposal(state, model, chosen.sizing, changes)
 
 
-def _is_agreed_to(state: ModelState, chosen: Chosen) -> bool:
-    """Tell whether the annotation is of what runs, or of other flags for it, which may wait yet."""
-    sizing = chosen.sizing
-    agreed = (
-        approved_replicas(state, chosen.model, sizing, replaced=each)
-        for each in (None, sizing.flags)
-    )
-    return any(each is not None for each in agreed)
-
-
 def how_to_approve(proposal: ProposalStatus, given: str | None) -> Reason:
     """Return what is said of a plan that waits; ``given``: the annotation as somebody wrote it."""
     message = f"{proposal.message}; to approve: annotate {APPROVE_ANNOTATION}={proposal.digest}"
@@ -237,7 +220,9 @@ def approval(found: Assessment, _: Fleet) -> Finding | None:
     if found.proposals:
         lines = [how_to_approve(each, given) for each in found.proposals]
         return Finding("False", lines[0].code, "; also: ".join(each.message for each in lines))
-    chosen = found.chosen
-    if chosen and _is_agreed_to(found.state, chosen):
-        return Finding("True", "PlanApproved", f"plan {given} is approved")
+    if chosen := found.chosen:  # the annotation is of what runs, or of other flags for it
+        runs = found.state, chosen.model, chosen.sizing
+        agreed = (approved_replicas(*runs, replaced=each) for each in (None, chosen.sizing.flags))
+        if any(each is not None for each in agreed):
+            return Finding("True", "PlanApproved", f"plan {given} is approved")
     return Finding("True", "NothingToApprove", "no plan waits for approval")

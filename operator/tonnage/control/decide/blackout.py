@@ -10,7 +10,6 @@ are blind themselves. It ends half an hour after the loss: from then on each is 
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from tonnage.control.input.state import Assessment
 from tonnage.control.input.times import rfc3339
@@ -31,34 +30,25 @@ LostAt = Sequence[float | None]
 """When each object lost its metrics, of late; None: it sees, or that is long ago."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """Whether an object lost its metrics of late, as far as it is one to ask."""
-
-    namespace: str
-    is_watched: bool
-    """It acts, and was once seen whole: nobody has lost anything who is blind at first sight."""
-    at_s: float | None
-    """When; None: it sees, or that is long ago."""
+Loss = tuple[str, float | None]
+"""(namespace of an object, when it lost its metrics of late; None: it sees, or that is long ago)"""
 
 
-def loss_of(found: Assessment, now_s: float) -> Loss:
-    """Return what one object lost."""
-    since_s = found.memory.traffic.blind_since_s
+def loss_of(found: Assessment, now_s: float) -> Loss | None:
+    """Return what one object lost; None: it does not act, or was blind at first sight."""
+    known = found.memory.traffic
+    if not (found.is_acting and known.was_whole):
+        return None
+    since_s = known.blind_since_s
     is_late = since_s is not None and now_s - since_s < LASTS_S
-    return Loss(
-        namespace=found.state.view.namespace,
-        is_watched=found.is_acting and found.memory.traffic.was_whole,
-        at_s=since_s if is_late else None,
-    )
+    return found.state.view.namespace, since_s if is_late else None
 
 
-def blackouts(losses: Iterable[Loss]) -> Mapping[str, str]:
+def blackouts(losses: Iterable[Loss | None]) -> Mapping[str, str]:
     """Say by namespace what was lost at once."""
     watched = defaultdict[str, list[float | None]](list)
-    for each in losses:
-        if each.is_watched:
-            watched[each.namespace].append(each.at_s)
+    for namespace, at_s in filter(None, losses):
+        watched[namespace].append(at_s)
     everywhere = _common_loss(
         [since_s for some in watched.values() for since_s in some], least=LEAST_SHARE_OF_ALL
     )

@@ -39,9 +39,7 @@ from tonnage.control.observe.starting import why_unschedulable
 from tonnage.estimate.calibration import memory_key
 from tonnage.estimate.forecast import (
     CHANCE_Z,
-    NOTHING_KEPT,
     DemandSample,
-    History,
     forecast,
     is_note_due,
     observe_demand,
@@ -55,7 +53,7 @@ from tonnage.policy.need import CurrentTraffic, Outlook, Supply, need, need_with
 from tonnage.policy.situation import Decision, Metrics, Need
 from tonnage.settings import Settings
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
-from tonnage.sizing.schedules import Event, events_within
+from tonnage.sizing.schedules import Event
 from tonnage.units import format_s
 
 NO_GPU = "InsufficientGPU"
@@ -168,12 +166,6 @@ def lead_s(learned: ObjectPosterior, settings: Settings) -> float:
     return learned.node_wait_s + start_s + learned.cold_start_deviation_s + settings.tick_s
 
 
-def events_of(chosen: Chosen, learned: ObjectPosterior, fleet: Fleet) -> tuple[Event, ...]:
-    """Return the known events that a replica which is asked for now is there for."""
-    lead = lead_s(learned, fleet.settings)
-    return events_within(chosen.model.spec.scaling.schedules, now_s=fleet.now_s, lead_s=lead)
-
-
 def scale_down_window_s(learned: ObjectPosterior, settings: Settings) -> float:
     """Return the time for which a lower need must have held: longer where starts are long.
 
@@ -225,8 +217,11 @@ def remembered_demand(
     demand = traffics.demand
     if demand is None or traffics.metrics is not Metrics.COMPLETE:
         return memory
-    known = _in_units_of(memory.demand, sizing)
-    most, count = sizing.most_requests_per_s, demand.newest
+    known, count = memory.demand, demand.newest
+    most, unit = sizing.most_requests_per_s, memory_key(sizing.request, sizing.flags)
+    before = known.most_requests_per_s
+    if before and known.unit not in {"", unit}:  # other engines run than when it was noted
+        known = replace(known, history=rescale(known.history, before / most))
     if known.past:
         scv = sizing.request.arrival_scv
         known = replace(known, history=with_past(known.history, known.past, most, scv=scv))
@@ -247,25 +242,8 @@ def remembered_demand(
     learned = memory.posterior
     if history.recent != known.history.recent:
         learned = replace(learned, demand=history.kept)
-    known = DemandMemory(history=history, unit=_unit(sizing), most_requests_per_s=most)
+    known = DemandMemory(history=history, unit=unit, most_requests_per_s=most)
     return replace(memory, demand=known, posterior=learned)
-
-
-def recalled_demand(learned: ObjectPosterior) -> DemandMemory:
-    """Return the records that were stored; demand of before comes from Prometheus."""
-    return DemandMemory(history=History(kept=learned.demand or NOTHING_KEPT))
-
-
-def _unit(sizing: Sizing) -> str:
-    return memory_key(sizing.request, sizing.flags)
-
-
-def _in_units_of(known: DemandMemory, sizing: Sizing) -> DemandMemory:
-    """Tell demand in replicas as they are now, where other engines run than when it was noted."""
-    before = known.most_requests_per_s
-    if known.unit in {"", _unit(sizing)} or not before:
-        return known
-    return replace(known, history=rescale(known.history, before / sizing.most_requests_per_s))
 
 
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
@@ -295,7 +273,12 @@ def outlook_of(
     reserved = reserved_requests_per_s(known, learned, sizing)
     if reserved > burst_requests_per_s:
         burst_requests_per_s = reserved
-        burst_origin = _burst_origin(known, learned, sizing, lead)
+        evidence = "learned from late requests" if learned.burst_factor else "as assumed"
+        burst_origin = (
+            f"in the last day bursts shorter than a start ({format_s(lead)}) had "
+            f"{1 + burst_share(known, sizing):.1f} times the usual rate; "
+            f"{burst_factor(learned):.2g} times their excess is planned, {evidence}"
+        )
     return Outlook(
         requests_per_s=expected.demand * most,
         origin=f"by {expected.origin}",
@@ -309,17 +292,6 @@ def declared_burst(chosen: Chosen) -> tuple[float, str]:
     """Return (requests/s, origin) of the peak that spec.demand states; 0: it states none."""
     peak = requests_per_s_asked(chosen.sizing) if chosen.sizing.request.demand.is_peak else None
     return (peak, "by spec.demand.peakPercent") if peak else (0.0, "")
-
-
-def _burst_origin(
-    known: DemandMemory, learned: ObjectPosterior, sizing: Sizing, lead: float
-) -> str:
-    share, factor = burst_share(known, sizing), burst_factor(learned)
-    stands_on = "as assumed" if learned.burst_factor is None else "learned from late requests"
-    return (
-        f"in the last day bursts shorter than a start ({format_s(lead)}) had {1 + share:.1f} times "
-        f"the usual rate; {factor:.2g} times their excess is planned, {stands_on}"
-    )
 
 
 GAP_TICKS = 4
@@ -345,14 +317,6 @@ def remember_need(
     kept = [each for each in recent if fleet.now_s - each.at_s < hold_s and each.replicas > needed]
     new = Needed(at_s=fleet.now_s, replicas=needed, served=chosen.replica_goodput)
     return replace(known, recent_needs=(*kept, new))
-
-
-def carry_last_need(known: DecisionMemory, now_s: float) -> DecisionMemory:
-    """Carry the last recommendation forward: skipped ticks end no stabilization window."""
-    recent = known.recent_needs
-    if not recent:
-        return known
-    return replace(known, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
 
 
 def needs_in_replicas_of_now(

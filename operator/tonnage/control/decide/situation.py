@@ -18,7 +18,7 @@ from tonnage.control.decide.outlook import (
     unseen_room,
 )
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState, PodView
+from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState
 from tonnage.control.measure.remembered import pace_s, window_base
 from tonnage.control.observe.ownership import may_act
 from tonnage.control.observe.starting import no_more_start, why_refused
@@ -34,7 +34,15 @@ def build_situation(
     """Return what the replicas of an object are decided on."""
     state, memory, scaling = found.state, found.memory, chosen.model.spec.scaling
     pods, known, learned = memory.pods, memory.decided, memory.posterior
-    back = known.given_back
+    back, demand, drained_by_s = (
+        known.given_back,
+        found.traffics.demand,
+        memory.goodput.drained_by_s,
+    )
+    problems = dict(state.deployment.problems) if state.deployment else {}
+    refused = no_more_start(state, pods)
+    if (message := problems.get("ReplicaFailure")) is not None:
+        refused = Reason(why_refused(message), f"pods are refused: {message}")
     return Situation(
         now_s=fleet.now_s,
         current=state.replicas,
@@ -42,7 +50,7 @@ def build_situation(
         placed=sum(not (pod.is_deleting or is_given_up(pod, fleet)) for pod in state.pods),
         retry_at_s=retry_at_s(back, fleet.settings) if back else None,
         unplaced_reason=unplaced_reason(state, back, fleet),
-        refused=_pod_refusal(state) or no_more_start(state, pods),
+        refused=refused,
         minimum=scaling.min_replicas,
         maximum=scaling.max_replicas,
         need=wanted,
@@ -55,7 +63,7 @@ def build_situation(
         blackout=found.blackout,
         is_blind=found.traffics.is_blind,
         evictable=evictable(chosen.model),
-        draining=_draining(found),
+        draining=(demand.waiting, drained_by_s) if demand and drained_by_s is not None else None,
         awaited=_expected_replicas(chosen, memory, fleet),
         stepped=pods.stepped,
         window_base=window_base(pods, fleet),
@@ -101,17 +109,6 @@ def _keeps_pods(found: Assessment, fleet: Fleet) -> bool:
     return live.is_rolling or is_due
 
 
-def _draining(found: Assessment) -> tuple[float, float] | None:
-    demand, until_s = found.traffics.demand, found.memory.goodput.drained_by_s
-    return None if demand is None or until_s is None else (demand.waiting, until_s)
-
-
-def _pod_refusal(state: ModelState) -> Reason | None:
-    problems = dict(state.deployment.problems) if state.deployment else {}
-    message = problems.get("ReplicaFailure")
-    return None if message is None else Reason(why_refused(message), f"pods are refused: {message}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodCost:
     """What a pod is to be marked with, so that it goes before others that are as Ready."""
@@ -135,12 +132,8 @@ def costs_to_go(state: ModelState, num_kept: int) -> tuple[PodCost, ...]:
         (pod for pod in ready if pod.name in loads), key=lambda pod: (loads[pod.name], pod.name)
     )
     going = ranked[: max(0, len(ready) - num_kept)]
-    return _marks(going, [pod for pod in ready if pod not in going])
-
-
-def _marks(going: Sequence[PodView], others: Sequence[PodView]) -> tuple[PodCost, ...]:
-    """Return marks below whatever the others bear: it may be left of a step that was not made."""
-    lowest = min((pod.deletion_cost for pod in others), default=None)
+    # What the others bear may be left of a step that was not made.
+    lowest = min((pod.deletion_cost for pod in ready if pod not in going), default=None)
     if lowest is None:
         return ()
     below = min(0, lowest) - 1

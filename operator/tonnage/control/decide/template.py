@@ -52,11 +52,18 @@ def template_of(
     drain_s, model = drain_to_write_s(state, chosen), chosen.model
     class_s = class_to_write_s(model, live.flags if live else None)
     made = deployment(model, chosen.sizing, site, drain_s=drain_s, class_s=class_s)
-    if (state.next_queue or class_s) and _replaces_pods(live, made, chosen, memory):
-        model = next_model(state, chosen)
-        made = deployment(model, chosen.sizing, site, drain_s=drain_s)
-    if live and live.kind != made["kind"]:
-        raise _another_kind(live, made)
+    if (state.next_queue or class_s) and chosen.needs_apply:
+        # What others wrote, and may write again, is no plan that replaces pods.
+        edits = set(map(str, writers.drift.changes)) if writers.drift else set[str]()
+        if not edits.issuperset(map(str, roll_changes(live, made))):
+            model = next_model(state, chosen)
+            made = deployment(model, chosen.sizing, site, drain_s=drain_s)
+    if live and live.kind != made["kind"]:  # pods of one label: one of the two has to go first
+        raise NotServableError(
+            f"the plan needs a {made['kind']}, and {live.kind} {live.name} runs: it stays as it is "
+            f"until you delete it (kubectl delete {live.kind.lower()} -n {live.namespace} "
+            f"{live.name})"
+        )
     if live is None and made["kind"] == GROUPS.kind:
         _check_services(state, chosen.model.spec.scaling.max_replicas)
     return made
@@ -68,15 +75,6 @@ def next_model(state: ModelState, chosen: Chosen) -> ModelDeployment:
     if state.next_queue is None or not chosen.needs_apply:
         return model
     return replace(model, spec=with_queue(model.spec, state.next_queue))
-
-
-def _replaces_pods(
-    live: DeploymentView | None, made: Manifest, chosen: Chosen, memory: ObjectMemory
-) -> bool:
-    """Tell whether a plan replaces pods. What others wrote, and may write again, is no plan."""
-    drift = memory.writers.drift
-    edits = set(map(str, drift.changes)) if drift else set[str]()
-    return chosen.needs_apply and not edits.issuperset(map(str, roll_changes(live, made)))
 
 
 def _check_services(state: ModelState, max_replicas: int) -> None:
@@ -97,14 +95,6 @@ def site_in(fleet: Fleet) -> Site:
     """Return what the cluster offers that decides how a manifest is written."""
     return site_of(
         fleet.settings, has_pod_monitors=fleet.has_pod_monitors, has_groups=fleet.has_groups
-    )
-
-
-def _another_kind(live: DeploymentView, made: Manifest) -> NotServableError:
-    """Say what a person has to do: the two have pods of one label, so one has to go first."""
-    return NotServableError(
-        f"the plan needs a {made['kind']}, and {live.kind} {live.name} runs: it stays as it is "
-        f"until you delete it (kubectl delete {live.kind.lower()} -n {live.namespace} {live.name})"
     )
 
 

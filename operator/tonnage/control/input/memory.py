@@ -325,10 +325,6 @@ class ObjectMemory:
     reported: ReportMemory = ReportMemory()
     writers: FieldOwnership = field(default_factory=FieldOwnership)
 
-    def is_ahead(self, now_s: float) -> bool:
-        """Tell whether the clock was set back since."""
-        return any(each.at_s > now_s for each in self.decided.recent_needs[-1:])
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:

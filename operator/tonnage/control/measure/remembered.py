@@ -21,7 +21,6 @@ from functools import partial
 from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.memory import (
     ControllerLag,
-    DemandMemory,
     ObjectMemory,
     PodMemory,
     RolloutProgress,
@@ -30,7 +29,6 @@ from tonnage.control.input.memory import (
 from tonnage.control.input.state import DeploymentView, Fleet, ModelState, PodView, Traffics
 from tonnage.control.measure.traffic import pods_named
 from tonnage.estimate.burstiness import add_count, arrival_scv
-from tonnage.estimate.demand import ArrivalCount
 from tonnage.estimate.forecast import is_burst, without_chance
 from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
@@ -56,6 +54,12 @@ def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
     # Fewer than are asked for: what an update replaced, or scaling down took away, is no loss.
     lost = known.ready - set(ready)
     has_lost = bool(lost) and len(ready) < asked
+    before = known.replicas
+    step = None if before is None or before == asked else (fleet.now_s, before)
+    live, template = state.deployment, known.template
+    if live and live.observed_generation >= live.generation:
+        template = live.uid, live.template_digest
+    has_began = window_base(known, fleet) is not None
     return PodMemory(
         ready=frozenset(ready),
         loading=frozenset(pod.uid for pod in state.pods if _is_loading(pod, known)),
@@ -66,10 +70,10 @@ def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
         lost_at_s=fleet.now_s if has_lost else known.lost_at_s,
         lost=pods_named(lost, state.pods) if has_lost else known.lost,
         replicas=asked,
-        stepped=_last_step(known, asked, fleet.now_s) or known.stepped,
-        window_start=_window_began(known, asked, fleet),
+        stepped=step or known.stepped,
+        window_start=known.window_start if has_began else step or known.window_start,
         rolling=_rolling(known.rolling, state, fleet.now_s),
-        template=_template(known, state),
+        template=template,
         behind=_behind(known.behind, state.deployment, fleet.now_s),
     )
 
@@ -97,13 +101,6 @@ def _is_loading(pod: PodView, known: PodMemory) -> bool:
     is_new = known.replicas is None or pod.uid not in known.present
     has_loaded = not is_new and pod.uid not in known.loading
     return not (pod.is_ready or pod.was_ready or has_loaded)
-
-
-def _template(known: PodMemory, state: ModelState) -> tuple[str, str] | None:
-    live = state.deployment
-    if live is None or live.observed_generation < live.generation:
-        return known.template
-    return live.uid, live.template_digest
 
 
 def _behind(
@@ -144,17 +141,6 @@ def window_base(known: PodMemory, fleet: Fleet) -> int | None:
     began = known.window_start
     is_within = began is not None and fleet.now_s - began[0] < pace_s(fleet.settings)
     return began[1] if began and is_within else None
-
-
-def _last_step(known: PodMemory, asked: int, now_s: float) -> tuple[float, int] | None:
-    before = known.replicas
-    return None if before is None or before == asked else (now_s, before)
-
-
-def _window_began(known: PodMemory, asked: int, fleet: Fleet) -> tuple[float, int] | None:
-    if window_base(known, fleet) is not None:
-        return known.window_start
-    return _last_step(known, asked, fleet.now_s) or known.window_start
 
 
 def has_left(value: float, asked: float) -> bool:
@@ -210,22 +196,21 @@ def with_observed(
     memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
 ) -> ObjectMemory:
     """Remember the pods that are there, how they started, and what is measured of the traffic."""
-    starts = starts_of(memory.pods, state)
-    expected_s = fleet.settings.cold_start_s
+    starts, expected_s = starts_of(memory.pods, state), fleet.settings.cold_start_s
     return replace(
         memory,
         pods=with_pods(memory.pods, state, fleet),
-        traffic=_with_traffic(
-            _with_arrivals(memory, state, fleet, traffics), state, fleet, traffics
-        ),
+        traffic=_with_traffic(memory, state, fleet, traffics),
         posterior=with_starts(memory.posterior, starts, expected_s=expected_s),
     )
 
 
 def _with_traffic(
-    known: TrafficMemory, state: ModelState, fleet: Fleet, traffics: Traffics
+    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
 ) -> TrafficMemory:
+    known = _with_arrivals(memory, state, fleet, traffics)
     demand, is_whole = traffics.demand, traffics.metrics is Metrics.COMPLETE
+    blind_since_s = fleet.now_s if known.blind_since_s is None else known.blind_since_s
     measured = CurrentTraffic(requests_per_s=demand.requests_per_s) if demand else None
     has_come = known.served_since_s is None and measured and measured.requests_per_s > 0
     return replace(
@@ -235,7 +220,8 @@ def _with_traffic(
         asked_lengths=_asked_lengths(known, state, traffics),
         served_since_s=fleet.now_s if has_come else known.served_since_s,
         was_whole=known.was_whole or is_whole,
-        blind_since_s=_blind_since_s(known, traffics, fleet),
+        # Who never had them in this process lost none.
+        blind_since_s=blind_since_s if known.was_whole and traffics.is_blind else None,
     )
 
 
@@ -255,7 +241,9 @@ def _with_arrivals(
         return known
     given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
     believed = given if known.arrival_scv is None else known.arrival_scv
-    if _is_burst(memory.demand, count, believed):
+    most, history = memory.demand.most_requests_per_s, memory.demand.history
+    sure_per_s = without_chance(count.requests, scv=believed) / count.seconds
+    if most and is_burst(history, sure=sure_per_s / most):
         since_s = at_s - count.seconds
         clear = tuple(each for each in known.counted if each.at_s <= since_s)
         return replace(known, counted=clear, burst_at_s=at_s)
@@ -275,13 +263,6 @@ def _is_steady(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> bool:
     return at_s - changed_s > (WINDOWS[0] + 1) * fleet.settings.scrape_interval_s
 
 
-def _is_burst(known: DemandMemory, count: ArrivalCount, scv: float) -> bool:
-    if not known.most_requests_per_s:
-        return False
-    sure = without_chance(count.requests, scv=scv)
-    return is_burst(known.history, sure=sure / count.seconds / known.most_requests_per_s)
-
-
 def _asked_lengths(
     known: TrafficMemory, state: ModelState, traffics: Traffics
 ) -> MeasuredLengths | None:
@@ -291,10 +272,3 @@ def _asked_lengths(
         return known.asked_lengths
     asked = known.asked_lengths or lengths_of(expected_workload(model.spec))
     return steady_lengths(measured, asked)
-
-
-def _blind_since_s(known: TrafficMemory, traffics: Traffics, fleet: Fleet) -> float | None:
-    """Return since when metrics are lost: who never had them in this process lost none."""
-    if not (known.was_whole and traffics.is_blind):
-        return None
-    return fleet.now_s if known.blind_since_s is None else known.blind_since_s

@@ -32,12 +32,7 @@ from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, COMPLETED, DECIDING, FAST_SCRAPES, SLOW_SCRAPES
 from tonnage.estimate.planning_constants import Belief, step_ratio
 from tonnage.estimate.samples import EngineSamples, mean_of
-from tonnage.estimate.speed import (
-    BusyWindow,
-    PromptShape,
-    busy_window,
-    prompt_shape,
-)
+from tonnage.estimate.speed import BusyWindow, PromptShape, busy_window, prompt_shape
 from tonnage.memoize import memoize
 from tonnage.policy.situation import Metrics
 from tonnage.sizing.plan import Sizing
@@ -99,23 +94,19 @@ def with_late_caches(
     """Note what makes TTFT late and is no lack of replicas."""
     known = tuple(engines)
     full = [each for each in known if each.untaken_share]
-    wait_s = _cache_wait_s(known) if request.role == "decode" else 0.0
+    waiting = [each for each in known if each.mean_deferred is not None]
+    started = sum(each.ttft_within.get(math.inf, 0.0) for each in waiting)
+    # How long the mean request waits for its cache: those that do, over those that come.
+    wait_s = sum(each.mean_deferred or 0.0 for each in waiting) / started if started else 0.0
     for each in attainments:
         remaining_s = each.limit_s - request.transfer_s
         late = ""
         if full:
             late = _untaken(full)
-        elif wait_s - request.transfer_s > SLOW_SHARE * remaining_s:
+        elif request.role == "decode" and wait_s - request.transfer_s > SLOW_SHARE * remaining_s:
             late = f"KV caches take {format_s(wait_s)} to arrive"
         message = f"{late}: more replicas do not help"
         yield replace(each, cause=Reason("CachesLate", message)) if late else each
-
-
-def _cache_wait_s(engines: Iterable[EngineSamples]) -> float:
-    """Return how long the mean request waits for its cache: those that do, over those that come."""
-    known = [each for each in engines if each.mean_deferred is not None]
-    started = sum(each.ttft_within.get(math.inf, 0.0) for each in known)
-    return sum(each.mean_deferred or 0.0 for each in known) / started if started else 0.0
 
 
 SETTLE_SCRAPES = 2
@@ -244,11 +235,7 @@ def pods_named(names: Iterable[str], pods: Iterable[PodView]) -> str:
 
 
 def observe_engines(
-    state: ModelState,
-    fleet: Fleet,
-    sizing: Sizing,
-    belief: Belief,
-    reported: ReportMemory,
+    state: ModelState, fleet: Fleet, sizing: Sizing, belief: Belief, reported: ReportMemory
 ) -> Observed:
     """Return what engines say of speed, caches and targets.
 
@@ -273,12 +260,12 @@ def observe_engines(
         longer=math.log(step_ratio(belief.posterior, belief.prior)),
         misses_tpot=any(each.fraction < each.quantile for each in tpot),
     )
-    found = (*with_late_caches(ttft, engines, sizing.request), *tpot)
+    attainments = (*with_late_caches(ttft, engines, sizing.request), *tpot)
     return Observed(
         windows=lambda: _pod_windows(state, fleet, sizing, belief.constants),
         kv_tokens=min(kv_reports) * sizing.flags.parallelism.data if kv_reports else None,
         kv_reports=tuple(kv_reports),
-        attainments=tuple(with_cause(each, known) for each in found),
+        attainments=tuple(with_cause(each, known) for each in attainments),
     )
 
 

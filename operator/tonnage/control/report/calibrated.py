@@ -79,7 +79,10 @@ def learned_constants(belief: Belief, speed: SpeedConstants) -> tuple[LearnedCon
 
     ``speed``: what the plan was sized with.
     """
-    planned = _planned_with(belief, speed)
+    asked = belief.asked
+    is_slow = speed == belief.constants_at(asked.slow)  # else the middle, where that keeps no SLO
+    is_other = speed != belief.constants_at(asked.middle)
+    planned = asked.slow if is_slow or is_other else asked.middle
     each = [
         _constant(prior, learned, with_it, math.sqrt(max(0.0, variance)))
         for prior, learned, with_it, variance in zip(
@@ -97,13 +100,6 @@ def learned_constants(belief: Belief, speed: SpeedConstants) -> tuple[LearnedCon
         deviation_of_step(belief.posterior),
     )
     return (*each, step)
-
-
-def _planned_with(belief: Belief, speed: SpeedConstants) -> SpeedPosterior:
-    """Return the constants of the plan: the slow end, or the middle where that keeps no SLO."""
-    asked = belief.asked
-    is_slow = speed == belief.constants_at(asked.slow)
-    return asked.slow if is_slow or speed != belief.constants_at(asked.middle) else asked.middle
 
 
 def _constant(prior: float, learned: float, planned: float, deviation: float) -> LearnedConstant:
@@ -196,7 +192,12 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
         "MBU": median(each.mbu for each in speeds.values()),
         "MFU": median(each.mfu for each in speeds.values()),
     }
-    doubts = [*_beyond_physics(middle, ease), *_at_the_edge(chosen.belief, ease)]
+    doubts = [  # nothing reads faster than memory, or computes faster than the peak
+        Reason("FasterThanPossible", f"{name} {value:.0%}, more than the GPU class can do")
+        for name, value in middle.items()
+        if value > 1 - PHYSICS_SLACK * (1 - ease)
+    ]
+    doubts += _at_the_edge(chosen.belief, ease)
     pod, behind = slowest(speeds)
     if behind > ease * math.log1p(SLOW_POD):
         doubts.append(slow_pod(pod, behind, speeds))
@@ -204,14 +205,6 @@ def speed_plausible(found: Assessment, _: Fleet) -> Finding:
         shares = ", ".join(f"{name} {value:.0%}" for name, value in middle.items())
         return Finding("True", "Plausible", shares)
     return Finding("False", doubts[0].code, "; ".join(each.message for each in doubts))
-
-
-def _beyond_physics(middle: Mapping[str, float], ease: float) -> Iterator[Reason]:
-    """Nothing reads faster than memory, or computes faster than the peak."""
-    for name, value in middle.items():
-        if value > 1 - PHYSICS_SLACK * (1 - ease):
-            message = f"{name} {value:.0%}, more than the GPU class can do"
-            yield Reason("FasterThanPossible", message)
 
 
 def _at_the_edge(belief: Belief, ease: float) -> Iterator[Reason]:

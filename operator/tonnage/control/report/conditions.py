@@ -158,13 +158,12 @@ def _shared(kind: str, finding: Finding, since: str, generation: int) -> Conditi
 
 def problem_of(conditions: Iterable[Condition]) -> Condition | None:
     """Return the first condition that says what is wrong."""
-    bad = (each for each in conditions if _is_bad(each))
+    bad = (
+        each
+        for each in conditions
+        if CONDITION_TYPES[each.type].is_bad(each) and each.reason not in AS_MEANT
+    )
     return min(bad, key=lambda each: CONDITION_TYPES[each.type].rank, default=None)
-
-
-def _is_bad(condition: Condition) -> bool:
-    kind = CONDITION_TYPES[condition.type]
-    return kind.is_bad(condition) and condition.reason not in AS_MEANT
 
 
 def problem_cell(problem: Condition | None) -> str:

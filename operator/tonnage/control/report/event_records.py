@@ -4,7 +4,7 @@ A condition is told when it turns bad and when the reason why it is bad changes.
 a search it says nothing new, and a restart finds in the status what was told before.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -62,11 +62,13 @@ def event_records(
     if rolling and rolling != known.posted_roll:
         events.append(EventRecord("RollingPods", rolling, at=str(now_s), is_of_write=True))
     at = str(int(now_s // EVENT_INTERVAL_S))
-    for warning in _warnings(conditions, reported, known.bad, at):
-        last_s = posted.get(warning.reason)
+    for each in conditions:
+        if each.reason == PENDING or reported.get(each.type) in {None, known.bad.get(each.type)}:
+            continue
+        last_s = posted.get(each.reason)
         if last_s is None or now_s - last_s >= EVENT_INTERVAL_S:
-            posted[warning.reason] = now_s
-            events.append(warning)
+            posted[each.reason] = now_s
+            events.append(EventRecord(each.reason, each.message, at=at, is_warning=True))
     return tuple(events), replace(known, bad=reported, posted_roll=rolling, posted=posted)
 
 
@@ -91,11 +93,3 @@ def _is_bad(condition: Condition) -> bool:
     kind = CONDITION_TYPES.get(condition.type)
     has_event = kind is not None and kind.has_event and kind.is_bad(condition)
     return has_event or condition.reason in OTHER_WRITER_REASONS
-
-
-def _warnings(
-    conditions: Iterable[Condition], reported: Mapping[str, str], before: Mapping[str, str], at: str
-) -> Iterator[EventRecord]:
-    for each in conditions:
-        if each.reason != PENDING and reported.get(each.type) not in {None, before.get(each.type)}:
-            yield EventRecord(each.reason, each.message, at=at, is_warning=True)

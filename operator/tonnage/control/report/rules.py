@@ -19,7 +19,6 @@ from tonnage.control.input.finding import (
 from tonnage.control.input.state import (
     APPROVE,
     Assessment,
-    Attainment,
     DeploymentView,
     Fleet,
 )
@@ -174,13 +173,13 @@ def slo_met(found: Assessment, _: Fleet) -> Finding:
     if missed:
         worst = min(missed, key=lambda each: (1 - each.quantile) / (1 - each.fraction))
         cause = worst.cause or NOBODY
-        return Finding("False", cause.code, "; ".join(map(_miss, missed)))
+        messages = (
+            f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}"
+            + (f" ({each.cause.message})" if each.cause else "")
+            for each in missed
+        )
+        return Finding("False", cause.code, "; ".join(messages))
     return Finding("True", "TargetsMet", "every SLO target is met")
-
-
-def _miss(each: Attainment) -> str:
-    cause = f" ({each.cause.message})" if each.cause else ""
-    return f"{each.name}: {each.fraction:.1%} within the limit, target {each.quantile:.0%}{cause}"
 
 
 def error_budget(found: Assessment, fleet: Fleet) -> Finding:
@@ -256,27 +255,22 @@ def template_drift(found: Assessment, _: Fleet) -> Finding | None:
     if drift is None or live is None:
         return None
     if not drift.is_known:
-        return Finding("Unknown", "UnknownBaseline", _unknown(found, live))
+        why = "drift is unknown: another version or other settings of Tonnage wrote the template"
+        if not isinstance(found.state.model, ModelDeployment):
+            why = "drift is unknown: the spec is invalid"
+        who = " and ".join(sorted(live.template_managers))
+        message = f"{why}; {who} wrote fields of it" if who else why
+        return Finding("Unknown", "UnknownBaseline", message)
     if not drift.changes and not drift.added:
         return Finding("False", "AsWritten", "the pod template is as Tonnage wrote it")
-    message = "; ".join(_by_manager((*drift.changes, *drift.added)))
-    return Finding("True", "TemplateEdited", message)
-
-
-def _unknown(found: Assessment, live: DeploymentView) -> str:
-    why = "drift is unknown: another version or other settings of Tonnage wrote the template"
-    if not isinstance(found.state.model, ModelDeployment):
-        why = "drift is unknown: the spec is invalid"
-    who = " and ".join(sorted(live.template_managers))
-    return f"{why}; {who} wrote fields of it" if who else why
-
-
-def _by_manager(changes: tuple[Change, ...]) -> Iterator[str]:
-    """Yield who did what: who removed a field is recorded nowhere."""
-    for (who, verb), some in groupby(changes[:MOST_NAMED], key=_manager):
-        yield f"{who} {verb} {', '.join(map(_field, some))}"
+    changes = (*drift.changes, *drift.added)
+    messages = [
+        f"{who} {verb} {', '.join(map(_field, some))}"  # who removed a field is recorded nowhere
+        for (who, verb), some in groupby(changes[:MOST_NAMED], key=_manager)
+    ]
     if len(changes) > MOST_NAMED:
-        yield f"and {len(changes) - MOST_NAMED} more"
+        messages.append(f"and {len(changes) - MOST_NAMED} more")
+    return Finding("True", "TemplateEdited", "; ".join(messages))
 
 
 def _manager(change: Change) -> tuple[str, str]:
@@ -428,15 +422,12 @@ def why_stalled(found: Assessment) -> Reason | None:
         return Reason("WriteRefused", f"the status cannot be written: {unsaid}")
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
-        return Reason("RolloutPaused", _held_written(deployment))
+        pods = count_of(deployment.total, "pod is", "pods are")
+        message = (
+            f"{deployment.total - deployment.updated} of {pods} not replaced, since somebody set "
+            f"spec.paused of Deployment {deployment.name}: kubectl rollout resume "
+            f"deployment/{deployment.name} -n {deployment.namespace}"
+        )
+        return Reason("RolloutPaused", message)
     stuck = dict(deployment.problems).get("Progressing") if deployment else None
     return Reason("RolloutStuck", stuck) if stuck else None
-
-
-def _held_written(live: DeploymentView) -> str:
-    pods = count_of(live.total, "pod is", "pods are")
-    return (
-        f"{live.total - live.updated} of {pods} not replaced, since somebody set "
-        f"spec.paused of Deployment {live.name}: kubectl rollout resume deployment/{live.name} "
-        f"-n {live.namespace}"
-    )

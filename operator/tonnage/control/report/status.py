@@ -16,7 +16,6 @@ from tonnage.api.status import (
     MeasuredFigure,
     MeasuredStatus,
     PlanStatus,
-    Reason,
     ReplicasStatus,
     Status,
 )
@@ -94,7 +93,11 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
     they are within the band in which this process, too, would plan with them again.
     """
     status = _standing(view)
-    shown = dict(_shown(status))
+    shown = {
+        field.alias or name: figure
+        for name, field in MeasuredStatus.model_fields.items()
+        if (figure := getattr(status.measured, name, None)) is not None
+    }
     known = ReportMemory(
         gauges={name: each.value for name, each in shown.items()},
         shown=shown,
@@ -129,13 +132,6 @@ def _planned_constants(status: Status, view: ModelView) -> Three | None:
         shown.prefill_efficiency.planned,
     )
     return planned if all(math.isfinite(each) and each > 0 for each in planned) else None
-
-
-def _shown(status: Status) -> Iterator[tuple[str, MeasuredFigure]]:
-    """Yield the figures of a status by the name that they have in it."""
-    for name, field in MeasuredStatus.model_fields.items():
-        if (figure := getattr(status.measured, name, None)) is not None:
-            yield field.alias or name, figure
 
 
 def report(found: Assessment, fleet: Fleet) -> Reported:
@@ -243,33 +239,23 @@ def _numbers(sizing: Sizing, replicas: int) -> PlanStatus:
 
 def _with_reasons(found: Assessment, plan: PlanStatus | None) -> PlanStatus | None:
     """Return the plan with why it is so; a frozen one says that already."""
-    sizing, decision = found.sizing, found.decision
-    if sizing is None or decision is None or plan is not _numbers(sizing, decision.replicas):
+    chosen, decision = found.chosen, found.decision
+    if chosen is None or decision is None or plan is not _numbers(chosen.sizing, decision.replicas):
         return plan
-    own = (
+    sizing, spec = chosen.sizing, chosen.model.spec
+    usages = (each.kv_usage_fraction for each in found.state.engines)
+    known = [each for each in usages if each is not None]
+    held_fraction = fmean(known) if known else None
+    reasons = (
+        *decision.reasons,
+        *decision.notes,
         *batch_reasons(sizing),
         *memory_reasons(sizing),
         *(() if has_started(found.state) else start_reasons(sizing)),
         *assumption_reasons(sizing),
-        *_offload_reasons(found),
+        *offload_reasons(spec, sizing, held_fraction=held_fraction, why=chosen.why_offload),
     )
-    reasons = (*decision.reasons, *decision.notes, *own)
     return plan_status(sizing, replicas=decision.replicas, reasons=reasons)
-
-
-def _offload_reasons(found: Assessment) -> Iterator[Reason]:
-    """Say whether the KV cache in host memory is worth it, by what running requests hold now."""
-    if found.chosen is None or found.sizing is None:
-        return
-    spec = found.chosen.model.spec
-    usages = (each.kv_usage_fraction for each in found.state.engines)
-    known = [each for each in usages if each is not None]
-    yield from offload_reasons(
-        spec,
-        found.sizing,
-        held_fraction=fmean(known) if known else None,
-        why=found.chosen.why_offload,
-    )
 
 
 def replicas_status(found: Assessment) -> ReplicasStatus:

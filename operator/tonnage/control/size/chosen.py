@@ -25,11 +25,7 @@ from tonnage.manifests.children import (
 )
 from tonnage.manifests.names import DEPLOYMENT
 from tonnage.manifests.target import RefusedError
-from tonnage.sizing.errors import (
-    SearchAbandonedError,
-    SizingError,
-    SLOInfeasibleError,
-)
+from tonnage.sizing.errors import SearchAbandonedError, SizingError, SLOInfeasibleError
 from tonnage.sizing.offload import RUNS_ON, decide_offload, without_refused
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import Sizing
@@ -66,7 +62,9 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
     is_current = bool(model.spec.scale_target) or (
         state.deployment is not None and state.deployment.digest == spec_digest(model)
     )
-    may_stay = is_current or _asks_the_same(state, model)
+    # Engines are sized as they were where a spec changed in what pods need beside them.
+    live_from = state.deployment.made_from if state.deployment else None
+    may_stay = is_current or (state.deployment is not None and differs_in_pods(model, live_from))
 
     def ask(has_host_cache: bool) -> SizingQuestion:
         return question_of(model, state, fleet, memory, asker, has_host_cache=has_host_cache)
@@ -111,15 +109,6 @@ def _with_planned_split(question: SizingQuestion, model: ModelDeployment, best: 
 def planned_split(model: ModelDeployment, split: Parallelism) -> str:
     """Return what is stored of a split that was planned for a spec while nothing ran."""
     return f"{spec_digest(model)} {split}"
-
-
-def _asks_the_same(state: ModelState, model: ModelDeployment) -> bool:
-    """Tell whether a spec changed in what pods need beside engines: these are sized as they were.
-
-    What else might serve more is asked where it was asked before, and no change waits for that.
-    """
-    live = state.deployment
-    return live is not None and differs_in_pods(model, live.made_from)
 
 
 def choose_running(
@@ -208,13 +197,10 @@ def _still_asks(question: SizingQuestion, held: Belief, last: FlagSearchResult) 
 
     That nothing better was found is asked again soon enough, whatever the lengths.
     """
-    is_same_engine = held.asked.key == last.asked.key
-    are_same_lengths = (
-        last.sizing is None or last.sizing.request.workload == question.request.workload
-    )
-    moved = math.log(step_ratio(held.asked.slow, last.asked.slow))
-    has_stood = is_same_engine and abs(moved) <= BAND
-    return has_stood and are_same_lengths
+    asked, workload = held.asked, question.request.workload
+    are_same_lengths = last.sizing is None or last.sizing.request.workload == workload
+    moved = math.log(step_ratio(asked.slow, last.asked.slow))
+    return asked.key == last.asked.key and abs(moved) <= BAND and are_same_lengths
 
 
 def _is_worth_it(found: Chosen, best: Sizing) -> bool:
@@ -235,8 +221,7 @@ def _better_slots(question: SizingQuestion, found: Chosen) -> Sizing | None:
     is_other = bool(moved_flags(flags, best.flags))
     is_same_split = best.flags.parallelism == flags.parallelism
     known = "KVCache" not in {best.limited_by, found.sizing.limited_by}
-    is_worth_it = _is_worth_it(found, best)
-    is_adopted = is_other and is_same_split and is_worth_it and known
+    is_adopted = is_other and is_same_split and known and _is_worth_it(found, best)
     return without_refused(found.model.spec, best) if is_adopted else None
 
 
@@ -403,7 +388,6 @@ def _is_reapplied(question: SizingQuestion, state: ModelState, deployment: Deplo
 
 
 def _freely(question: SizingQuestion, live: Flags | None) -> Sizing:
-    def size(flags: Flags | None, run: bool) -> Sizing:
-        return question.size(flags, run=run)
-
-    return size_changed_spec(size, live, question.request)
+    return size_changed_spec(
+        lambda flags, run: question.size(flags, run=run), live, question.request
+    )

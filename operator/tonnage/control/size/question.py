@@ -214,29 +214,9 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
     """
     if has_host_cache is None:
         has_host_cache = state.has_host_cache
-    expected = _expected_request(model, state, fleet, memory, has_host_cache)
-    return SizingQuestion(
-        expected=replace(expected, flags=None) if expected.flags else expected,
-        state=state,
-        fleet=fleet,
-        memory=memory,
-        asker=asker,
-        target_flags=expected.flags,
-    )
-
-
-def _expected_request(
-    model: ModelDeployment,
-    state: ModelState,
-    fleet: Fleet,
-    memory: ObjectMemory,
-    has_host_cache: bool,
-) -> SizingRequest:
-    """Return the request with the lengths that the spec expects, and a scale target's flags."""
-    target = model.spec.scale_target
+    target, shape = model.spec.scale_target, state.model_config
     engine = state.deployment.engine if state.deployment else UNREAD
     version = target_version(target, engine) if target else None
-    shape = state.model_config
     if isinstance(shape, BadConfig):
         raise shape.kind(shape.message)
     request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache)
@@ -245,7 +225,14 @@ def _expected_request(
     request = with_whole_blocks(request)
     if memory.traffic.arrival_scv is not None:
         request = _with_arrivals(request, memory.traffic.arrival_scv, False)
-    return request
+    return SizingQuestion(
+        expected=replace(request, flags=None) if request.flags else request,
+        state=state,
+        fleet=fleet,
+        memory=memory,
+        asker=asker,
+        target_flags=request.flags,
+    )
 
 
 @memoize
@@ -272,10 +259,14 @@ def _with_arrivals(request: SizingRequest, arrival_scv: float, is_most: bool) ->
 def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingRequest:
     """Return the request with these means, spread as the spec expects."""
     expected = request.workload
+    p99_tokens = expected.prompt.p99_tokens
+    if p99_tokens is not None:
+        scaled = p99_tokens / expected.prompt.mean_tokens * lengths.prompt_tokens
+        p99_tokens = min(scaled, float(request.context_tokens))
     workload = Workload(
         prompt=Lengths(
             mean_tokens=lengths.prompt_tokens,
-            p99_tokens=_scaled_p99(request, lengths.prompt_tokens),
+            p99_tokens=p99_tokens,
             longest_tokens=request.context_tokens,
         ),
         output_tokens=lengths.output_tokens,
@@ -289,12 +280,3 @@ def _with_lengths(request: SizingRequest, lengths: MeasuredLengths) -> SizingReq
     others = without_figures(request.inputs, Figure.LENGTHS, Figure.SPREAD, Figure.PREFIX)
     measured = lengths_inputs(workload, Origin.MEASURED)
     return replace(request, workload=workload, inputs=(*measured, *others))
-
-
-def _scaled_p99(request: SizingRequest, mean_tokens: float) -> float | None:
-    """Keep the spread that the spec gives, around the measured mean, within the maximum length."""
-    prompt = request.workload.prompt
-    if prompt.p99_tokens is None:
-        return None
-    scaled = prompt.p99_tokens / prompt.mean_tokens * mean_tokens
-    return min(scaled, float(request.context_tokens))
