@@ -4,7 +4,7 @@ import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
-from pydantic.config import ConfigDict, JsonDict
+from pydantic.config import ConfigDict
 
 from tonnage.described import DescribedModel
 
@@ -22,7 +22,9 @@ ServiceAccountName = Annotated[
     str, Field(pattern="^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", max_length=253)
 ]
 _REPOSITORY = "^[a-z0-9][a-z0-9._-]*(:[0-9]{1,5})?(/[a-z0-9][a-z0-9._-]*)*$"
+Repository = Annotated[str, Field(pattern=_REPOSITORY, max_length=255)]
 """Without tag and digest, the registry's port apart."""
+LabelName = Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 
 class FixedLabels(dict[str, str]):
@@ -48,15 +50,17 @@ def _checked_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def _distinct(most: int) -> tuple[object, ...]:
+    """Return what is said of a field with so many values at most, of which none is repeated."""
+    bounds = Field(max_length=most, json_schema_extra={"uniqueItems": True})
+    return bounds, AfterValidator(_checked_distinct)
+
+
 Labels = Annotated[
     dict[str, LabelValue],
-    Field(
-        max_length=16,
-        json_schema_extra={"propertyNames": {"pattern": LABEL_NAME}},
-    ),
+    Field(max_length=16, json_schema_extra={"propertyNames": {"pattern": LABEL_NAME}}),
     AfterValidator(_checked_labels),
 ]
-_DISTINCT: JsonDict = {"uniqueItems": True}
 _HEADER_NAME = "^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$"
 _OF_THE_CLIENT = "(?i)host|connection|accept-encoding|content-.*|transfer-.*|proxy-connection"
 _FROM_FILES = "(?i).*(authorization|cookie|token|secret|password|credential|key).*"
@@ -124,9 +128,6 @@ class ClientCertificate(DescribedModel):
     key_file: SecretFile
 
 
-LabelName = Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")]
-
-
 class PodLabels(DescribedModel):
     """The labels with a pod's namespace and name on the series of some monitor."""
 
@@ -139,8 +140,7 @@ class OtherSeries(DescribedModel):
 
     prefixes: Annotated[
         tuple[Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_:]*$", max_length=64)], ...],
-        Field(max_length=4, json_schema_extra=_DISTINCT),
-        AfterValidator(_checked_distinct),
+        *_distinct(4),
     ] = ()
     """What precedes ``vllm:``: ``kserve_`` in KServe's LLMInferenceService."""
     labels: Annotated[tuple[PodLabels, ...], Field(max_length=4)] = ()
@@ -188,28 +188,22 @@ class Settings(DescribedModel):
     """
     prometheus_selector: Annotated[str, Field(max_length=512)] = ""
     """Label matchers that are added to every query, such as ``cluster="eu-1"``."""
-    pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "pod"
+    pod_label: LabelName = "pod"
     """The label with the pod's name on the engines' series."""
-    namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "namespace"
+    namespace_label: LabelName = "namespace"
     other_series: OtherSeries | None = None
     """Other prefixes and labels that some engines' series have. null: none.
 
     ``tonnage diagnose --prometheus`` lists what there is. By a label that the scraped page sets,
     such as ``exported_pod``, any scraped pod can claim to report about another.
     """
-    dcgm_pod_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "exported_pod"
+    dcgm_pod_label: LabelName = "exported_pod"
     """The label with the pod's name on the series of NVIDIA's DCGM exporter.
 
     Prometheus names it ``exported_pod`` unless the scrape sets ``honor_labels``.
     """
-    dcgm_namespace_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = (
-        "exported_namespace"
-    )
-    dcgm_namespaces: Annotated[
-        tuple[DnsLabel, ...],
-        Field(max_length=16, json_schema_extra=_DISTINCT),
-        AfterValidator(_checked_distinct),
-    ] = ("gpu-operator",)
+    dcgm_namespace_label: LabelName = "exported_namespace"
+    dcgm_namespaces: Annotated[tuple[DnsLabel, ...], *_distinct(16)] = ("gpu-operator",)
     """The namespaces of the DCGM exporters. GPU metrics scraped elsewhere are ignored.
 
     Any scraped pod can claim to report about a pod of another namespace. Empty: GPU metrics count
@@ -237,17 +231,9 @@ class Settings(DescribedModel):
 
     kube-prometheus-stack selects the label ``release`` with the name of its release.
     """
-    scraper_namespaces: Annotated[
-        tuple[DnsLabel, ...],
-        Field(max_length=16, json_schema_extra=_DISTINCT),
-        AfterValidator(_checked_distinct),
-    ] = ()
+    scraper_namespaces: Annotated[tuple[DnsLabel, ...], *_distinct(16)] = ()
     """The namespaces whose pods the engines' NetworkPolicies allow to scrape."""
-    namespaces: Annotated[
-        tuple[str, ...],
-        Field(max_length=100, json_schema_extra=_DISTINCT),
-        AfterValidator(_checked_distinct),
-    ] = ()
+    namespaces: Annotated[tuple[str, ...], *_distinct(100)] = ()
     """The namespaces that the operator serves. Empty: all of them."""
     operator_namespace: str = "tonnage-system"
     """The namespace of the Lease and of the saved calibration."""
@@ -259,31 +245,19 @@ class Settings(DescribedModel):
     """
     mode: Literal["full", "scaleOnly"] = "full"
     """scaleOnly: the operator only scales a ``scaleTarget``, and may not create or change pods."""
-    engine_images: Annotated[
-        tuple[Annotated[str, Field(pattern=_REPOSITORY, max_length=255)], ...],
-        Field(max_length=32, json_schema_extra=_DISTINCT),
-        AfterValidator(_checked_distinct),
-    ] = ("vllm/vllm-openai",)
+    engine_images: Annotated[tuple[Repository, ...], *_distinct(32)] = ("vllm/vllm-openai",)
     """The allowed repositories of engine images: a repository, a path above it, or a registry.
 
     A spec with another image is refused. Running replicas still scale.
     """
-    sidecar_images: Annotated[
-        tuple[Annotated[str, Field(pattern=_REPOSITORY, max_length=255)], ...],
-        Field(max_length=32, json_schema_extra=_DISTINCT),
-        AfterValidator(_checked_distinct),
-    ] = ()
+    sidecar_images: Annotated[tuple[Repository, ...], *_distinct(32)] = ()
     """The allowed repositories of further containers in ``pods.template``, in the same form."""
     pod_templates: bool = False
     """Whether a spec may have ``pods.template``.
 
     The chart sets it with its admission policies, which check the rights of whoever writes a spec.
     """
-    service_account_names: Annotated[
-        tuple[ServiceAccountName, ...],
-        Field(max_length=32, json_schema_extra=_DISTINCT),
-        AfterValidator(_checked_distinct),
-    ] = ()
+    service_account_names: Annotated[tuple[ServiceAccountName, ...], *_distinct(32)] = ()
     """ServiceAccounts that engines may use, in the object's namespace, besides ``default``."""
     catalog_folder: str | None = None
     """The folder with TOML files of GPU classes to add or override."""

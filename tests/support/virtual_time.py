@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from query_api import compact
 from tonnage.cluster.prometheus import QueryLimits, QueryRound
-from tonnage.cluster.queries import Answers, namespace_of
+from tonnage.cluster.queries import Answers
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.fleet.scrape import alone_after, first_kept_waiting, parts_of
 from tonnage.settings import Settings
@@ -93,5 +93,5 @@ class FleetInTime:
         self.alone = alone_after(self.alone, self.sets, pods, self.answers, end_s)
         self.first = first_kept_waiting(self.sets, self.answers) or self.first
         self.now_s = max(self.now_s + ROUND_S, end_s)
-        lacking = set(map(namespace_of, self.answers.problems))
+        lacking = {key.partition("@")[2] for key in self.answers.problems}
         return set(self.num_pods) if "" in lacking else lacking

@@ -9,7 +9,7 @@ again: the same bytes are the same series. What no Prometheus writes refuses the
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import nan
 from typing import Any, Final, Literal
@@ -19,6 +19,9 @@ from msgspec import Raw, defstruct
 
 from tonnage.cluster.calls import PrometheusError
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes, Samples
+from tonnage.estimate.metrics import HISTORY
+
+PARTIAL: Final = "MetricsPartial"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,15 +78,6 @@ def query_of(key: str) -> str:
     return key.partition("@")[0]
 
 
-def namespace_of(key: str) -> str:
-    """Return the namespace that an answer is of; "" for all.
-
-    >>> namespace_of("running@serving"), namespace_of("running")
-    ('serving', '')
-    """
-    return key.partition("@")[2]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryResult:
     """An answer, and what it says about the clock."""
@@ -124,6 +118,15 @@ class Answers:
         """Note why there is none."""
         problem = (error.reason, str(error))
         self.problems.update((key, problem) for key in queries.keys(name))
+
+    def faults(self, part: QuerySet) -> Set[str]:
+        """Return why answers of a part are missing, and ``PARTIAL`` where one is not whole.
+
+        A history that is too large is no fault: it is begun anew.
+        """
+        asked = [next(part.keys(name)) for name in part.expressions if name != HISTORY]
+        found = {self.problems[key][0] for key in asked if key in self.problems}
+        return found if self.partial.isdisjoint(asked) else {PARTIAL, *found}
 
 
 MAX_NUMBER_CHARACTERS: Final = 512

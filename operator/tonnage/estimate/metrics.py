@@ -216,10 +216,9 @@ def queries(
         HISTORY: (SLOW_SCRAPES + 1) * interval_s,
     }
     gpus = ",".join(filter(None, (_named([DRAM_ACTIVE]), _exporters(settings))))
-    found = {}
+    found, spaces = {}, [space for space, _ in settings.pod_labels]
     for name, matchers in (*named.items(), (GPUS, gpus)):
-        own = (settings.dcgm_namespace_label, *(space for space, _ in settings.pod_labels))
-        within = _within(namespaces, own[:1] if name == GPUS else own[1:])
+        within = _within(namespaces, [settings.dcgm_namespace_label] if name == GPUS else spaces)
         selector = ",".join(filter(None, (matchers, settings.prometheus_selector, within)))
         span_s = max(spans_s.get(name, 0.0), FRESH_SCRAPES * interval_s + settings.tick_s)
         found[name] = f"{{{selector}}}[{prometheus_duration(span_s)}]"
@@ -274,15 +273,10 @@ def bounds_near(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) 
 def judged_bounds(ttft_limits_s: Iterable[float], tpot_limits_s: Iterable[float]) -> list[float]:
     """Return the same, and the bounds that tell why TTFT is late: of queues and of long prompts."""
     limits_s = list(ttft_limits_s)
-    why = {bound for limit_s in limits_s for bound in _below(limit_s)}
-    return sorted(
-        {*bounds_near(limits_s, tpot_limits_s), *why, *(PROMPT_BOUNDS if limits_s else ())}
-    )
-
-
-def _below(limit_s: float) -> Sequence[float]:
-    """Return the last bounds of queue times below a limit: a prompt's own prefill is in it too."""
-    return [bound for bound in QUEUE_BOUNDS_S if bound < limit_s][-NUM_BELOW:]
+    why = set(PROMPT_BOUNDS if limits_s else ())
+    for limit_s in limits_s:  # a prompt's own prefill is in it too
+        why.update([bound for bound in QUEUE_BOUNDS_S if bound < limit_s][-NUM_BELOW:])
+    return sorted({*bounds_near(limits_s, tpot_limits_s), *why})
 
 
 def _next_to(limit_s: float, ladder: Sequence[float]) -> set[float]:

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 from tonnage.cluster.prometheus import CUT_OFF, THROTTLED, UNREACHABLE
-from tonnage.cluster.queries import Answers, QuerySet, query_of
+from tonnage.cluster.queries import PARTIAL, Answers, QuerySet, query_of
 from tonnage.estimate.fleet_scrapes import FleetScrapes, PodKey
-from tonnage.estimate.metrics import DECIDING, FRESH_SCRAPES, HISTORY, SCRAPES
+from tonnage.estimate.metrics import DECIDING, FRESH_SCRAPES, SCRAPES
 from tonnage.estimate.samples import EngineSamples, fleet_samples
 from tonnage.fleet.background import BackgroundTask
 from tonnage.settings import Settings
@@ -177,7 +177,8 @@ def alone_after(
     failed = {
         name
         for each in sets
-        if _is_failed(each, answers, is_first=each is sets[0])
+        # What the end of a round cut off was kept waiting by others, unless it came first.
+        if answers.faults(each) - OF_NO_NAMESPACE - (set() if each is sets[0] else {CUT_OFF})
         for name in each.namespaces or everybody
     }
     known = {} if first_kept_waiting(sets, answers) else alone
@@ -187,29 +188,8 @@ def alone_after(
 
 def first_kept_waiting(sets: Sequence[QuerySet], answers: Answers) -> str:
     """Return a namespace of the first part for which others took the time, if any."""
-    waiting = (each for each in sets if _reasons(each, answers) == {CUT_OFF})
+    waiting = (each for each in sets if answers.faults(each) - {PARTIAL} == {CUT_OFF})
     return next((each.namespaces[0] for each in waiting if each.namespaces), "")
-
-
-def _is_failed(part: QuerySet, answers: Answers, *, is_first: bool) -> bool:
-    """Tell whether one of its namespaces may be why an answer is missing, or is not whole.
-
-    What the end of a round cut off was kept waiting by others, unless it came first.
-    """
-    blameless = OF_NO_NAMESPACE if is_first else OF_NO_NAMESPACE | {CUT_OFF}
-    is_partial = any(next(part.keys(name)) in answers.partial for name in _blamed(part))
-    return is_partial or not _reasons(part, answers) <= blameless
-
-
-def _blamed(part: QuerySet) -> Iterator[str]:
-    """Yield the queries that must be answered: a history that is too large is begun anew."""
-    return (name for name in part.expressions if name != HISTORY)
-
-
-def _reasons(part: QuerySet, answers: Answers) -> Set[str]:
-    """Return why answers of a part are missing."""
-    keys = (next(part.keys(name)) for name in _blamed(part))
-    return {answers.problems[key][0] for key in keys if key in answers.problems}
 
 
 LOG = logging.getLogger("tonnage.observe")

@@ -109,12 +109,10 @@ class Pool:
                 self._news.wait(rest_s)
         for item in awaited:
             self._note_late(item, self._begun[item])
-        late_s = format_s(self.patience_s)
-        late = WriteTimeoutError(
-            f"the API server did not answer within {late_s}: it may still be done"
-        )
+            why = f"did not answer within {format_s(self.patience_s)}: it may still be done"
+            failed[item] = WriteTimeoutError(f"the API server {why}")
         deferred = DeferredError("other writes waited for the API server: written in the next tick")
-        return failed | dict.fromkeys(awaited, late) | dict.fromkeys(waiting, deferred)
+        return failed | dict.fromkeys(waiting, deferred)
 
     def take_late(self) -> list[WorldError]:
         """Take over what failed after nobody waited for it any more: what it says of the server."""
@@ -213,7 +211,9 @@ class WriteQueue:
         left longest: who makes many objects waits for them, and nobody else does. Checks of
         children come last: a process that starts has one for each object, 20 s of writes for 1,000.
         """
-        self._refill()
+        now_s, rate = self.clock(), self.per_s * self.share
+        self._tokens = min(rate * BURST_S, self._tokens + rate * (now_s - self._at_s))
+        self._at_s = now_s
         ordered = sorted(wanted, key=lambda each: -self._held.get(each.uid, 0))
         ordered = round_robin(ordered, namespace=lambda each: each.namespace)
         ordered.sort(key=lambda each: (each.scale is None, each.is_routine))
@@ -226,11 +226,6 @@ class WriteQueue:
         deferred = ordered[len(found) :]
         self._held = {each.uid: self._held.get(each.uid, 0) + 1 for each in deferred}
         return found
-
-    def _refill(self) -> None:
-        now_s, rate = self.clock(), self.per_s * self.share
-        self._tokens = min(rate * BURST_S, self._tokens + rate * (now_s - self._at_s))
-        self._at_s = now_s
 
     def note(self, failures: Iterable[WorldError]) -> None:
         """Slow down where the API server is busy or away, else pick up again."""

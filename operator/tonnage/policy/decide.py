@@ -79,18 +79,14 @@ def walk_down(situation: Situation) -> Iterator[Bound]:
     needed = max((need for _, need in situation.recent_needs), default=current)
     kept, step = min(needed, current), math.ceil(STEP_DOWN * current)
     if kept >= current - step:
-        message = f"keeping {kept}: {needed} were needed in the last {_held_for(situation)}"
+        is_usual = situation.hold_s <= situation.scale_down_window_s
+        returned = "demand returned so often that keeping replicas costs less"
+        why = f"{format_s(situation.hold_s)} ({'stabilization window' if is_usual else returned})"
+        message = f"keeping {kept}: {needed} were needed in the last {why}"
         yield Bound("Stabilizing", message, at_least=kept)
     else:
         message = f"from {current} by {step} at a time"
         yield Bound("ScaleDownRateLimited", message, at_least=current - step)
-
-
-def _held_for(situation: Situation) -> str:
-    hold_text = format_s(situation.hold_s)
-    if situation.hold_s <= situation.scale_down_window_s:
-        return f"{hold_text} (stabilization window)"
-    return f"{hold_text} (demand returned so often that keeping replicas costs less)"
 
 
 def _holds(situation: Situation) -> Iterator[Reason]:
@@ -142,13 +138,13 @@ def give_back_what_finds_no_node(situation: Situation) -> Iterator[Bound]:
     """Take back pods that no node takes, and ask for more only after a while, each time longer."""
     current, given_up = situation.current, situation.given_up
     code, retry_at_s = situation.unplaced_reason, situation.retry_at_s
-    pods = count_of(current, "pod")
     if given_up:
         most = max(current - given_up, min(current, situation.placed))
+        pods = count_of(current, "pod")
         message = f"{given_up} of {pods} unschedulable: scaled back to {most}"
         yield Bound(code, message, at_most=most)
     elif retry_at_s is not None and situation.now_s < retry_at_s:
-        retry_text = format_s(retry_at_s - situation.now_s)
+        retry_text, pods = format_s(retry_at_s - situation.now_s), count_of(current, "pod")
         message = f"no node fits more than {pods}: keeping {current}, next try in {retry_text}"
         yield Bound(code, message, at_most=current)
 

@@ -129,13 +129,14 @@ def _planned_rate(
     if outlook.requests_per_s > rate:
         reasons += _forecast_reasons(capacity, rate, outlook, lead_s)
         rate = outlook.requests_per_s
-    more, burst = rate * (1 + outlook.headroom), outlook.burst_requests_per_s
-    text = (
-        f"{outlook.headroom:.0%} more, as demand may exceed the forecast {outlook.headroom_origin},"
-    )
-    reasons += _reasons_for_more("Headroom", text, capacity, rate, more)
-    text = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
-    reasons += _reasons_for_more("Reserve", text, capacity, more, burst)
+    room, burst = outlook.headroom, outlook.burst_requests_per_s
+    more = rate * (1 + room)
+    if more > rate:
+        text = f"{room:.0%} more, as demand may exceed the forecast {outlook.headroom_origin},"
+        reasons += _reasons_for_more("Headroom", text, capacity, rate, more)
+    if burst > more:
+        text = f"{significant(burst)} requests/s in bursts ({outlook.burst_origin})"
+        reasons += _reasons_for_more("Reserve", text, capacity, more, burst)
     return max(more, burst), reasons
 
 
@@ -191,16 +192,11 @@ def _reasons_for_more(
 def _backlog_reason(
     traffic: CurrentTraffic, supply: Supply, backlog: float, time_s: float, replicas: int
 ) -> Reason:
-    when = (
-        f"{significant(backlog)} will be queued in {format_s(supply.lead_s)}"
-        if supply.lead_s
-        else ""
-    )
-    coming = (
-        f" with {count_of(len(supply.due_s), 'more replica')} on the way" if supply.due_s else ""
-    )
-    now = f"{significant(traffic.waiting)} queued now"
-    text = f"{now}, {when}{coming}" if when else now
+    text = f"{significant(traffic.waiting)} queued now"
+    if supply.lead_s:
+        text += f", {significant(backlog)} will be queued in {format_s(supply.lead_s)}"
+        if supply.due_s:
+            text += f" with {count_of(len(supply.due_s), 'more replica')} on the way"
     message = f"{text}: to drain them in {format_s(time_s)} needs {replicas}"
     return Reason(code="Backlog", message=message)
 

@@ -34,11 +34,8 @@ def build_situation(
     """Return what the replicas of an object are decided on."""
     state, memory, scaling = found.state, found.memory, chosen.model.spec.scaling
     pods, known, learned = memory.pods, memory.decided, memory.posterior
-    back, demand, drained_by_s = (
-        known.given_back,
-        found.traffics.demand,
-        memory.goodput.drained_by_s,
-    )
+    back, demand = known.given_back, found.traffics.demand
+    drained_by_s = memory.goodput.drained_by_s
     problems = dict(state.deployment.problems) if state.deployment else {}
     refused = no_more_start(state, pods)
     if (message := problems.get("ReplicaFailure")) is not None:

@@ -263,7 +263,7 @@ def _as_it_runs(question: SizingQuestion, live: Flags) -> tuple[Sizing, str | No
     try:
         return question.size(live, run=True), None
     except SLOInfeasibleError as infeasible:
-        if question.request.arrival_scv > 1:
+        if question.expected.arrival_scv > 1:
             return _as_it_runs(question.calmer, live)
         offline = replace(question, expected=replace(question.expected, slo=Slo()))
         return offline.size(live, run=True), str(infeasible)
@@ -348,10 +348,10 @@ def _live_flags(
     Where these differ, the record is what a template is brought back to that somebody else wrote
     to, if it is. Else engines run with their arguments, whether these were changed or the record.
     """
-    deployment, request = state.deployment, question.request
+    deployment = state.deployment
     if deployment is None or model.spec.scale_target:
         return question.target_flags
-    default = request.engine.constants.gpu_memory_utilization
+    default = question.expected.engine.constants.gpu_memory_utilization
     recorded, live = _read_flags(deployment.flags, deployment.engine.arguments, default)
     if recorded is None or live is None or recorded == live:
         return recorded or live
