@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, lru_cache
 from statistics import median
@@ -160,7 +160,8 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
     priced, and which kernels have a rate of their own: constants learned beside another exchange or
     rate make up for it.
     """
-    split = flags.parallelism
+    split, own_format = flags.parallelism, format_of_experts(request.weights)
+    has_own = request.shape.has_experts and "experts" in dict(request.weights.own)
     return _digest(
         request.shape.digest or request.shape.name,
         request.weights.name,
@@ -173,15 +174,9 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
         request.engine_digest,
         *([split.context] if split.context > 1 else []),
         *(["gathered"] if split.data > 1 and request.shape.has_experts else []),
-        *_of_own_experts(request),
+        *([own_format] if has_own and own_format != WIDE else []),
         *repriced(request.gpu, request.weights, request.engine.minor),
     )
-
-
-def _of_own_experts(request: SizingRequest) -> Iterator[str]:
-    name = format_of_experts(request.weights)
-    if request.shape.has_experts and "experts" in dict(request.weights.own) and name != WIDE:
-        yield name
 
 
 @memoize

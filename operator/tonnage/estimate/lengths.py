@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from tonnage.estimate.demand import count_arrivals, interpolate
 from tonnage.estimate.metrics import LENGTH_WINDOWS, WINDOWS
-from tonnage.estimate.samples import EngineSamples, Rates, WindowRates, sums_of
+from tonnage.estimate.samples import EngineSamples, Rates, sums_of
 
 MIN_REQUESTS = 20
 """In a window before its lengths are believed."""
@@ -76,7 +76,12 @@ def measure_lengths(samples: Iterable[EngineSamples]) -> MeasuredLengths | None:
             computed = _trust(means.computed, (1 - cached) * prompt_tokens, errors)
             cached += computed * (means.cached_fraction - cached)
             prompt_tokens = _toward(means.prompt, prompt_tokens, errors)
-        ended = _without_survivors(means.output, output_tokens, means.grows)
+        ended = means.output
+        if ended and ended.tokens < output_tokens:
+            # Short answers end first. Where lengths are exponential, a surge alone then makes
+            # answers no shorter, from its first moment on.
+            longer = ended.tokens * max(1.0, means.grows) ** 2
+            ended = replace(ended, tokens=min(output_tokens, longer))
         output_tokens = _toward(ended, output_tokens, errors)
     running = _of_running(known) if newest.grows > 1 else None
     if running and running.tokens > output_tokens:
@@ -84,17 +89,6 @@ def measure_lengths(samples: Iterable[EngineSamples]) -> MeasuredLengths | None:
     return MeasuredLengths(
         prompt_tokens=prompt_tokens, output_tokens=output_tokens, cached_fraction=cached
     )
-
-
-def _without_survivors(ended: _Mean | None, known_tokens: float, grows: float) -> _Mean | None:
-    """Return the mean answer of a window, corrected for short answers that ended first.
-
-    ``ended * grows**2``, at most what was known: where lengths are exponential, a surge alone then
-    makes answers no shorter, from its first moment on. A mean that is longer than known stays.
-    """
-    if ended is None or ended.tokens >= known_tokens:
-        return ended
-    return replace(ended, tokens=min(known_tokens, ended.tokens * max(1.0, grows) ** 2))
 
 
 def _toward(mean: _Mean | None, known_tokens: float, errors: Errors) -> float:
@@ -129,7 +123,13 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
     those of the last minute; where an engine drafts, a gap yields several tokens, and the estimate
     is too low.
     """
-    telling = [each for each in samples if _says_ages(each)]
+    telling = [
+        each
+        for each in samples
+        if each.busy.token_gap_s_per_s
+        and each.busy.token_gaps_per_s
+        and all(map(each.says_all_arrivals, WINDOWS))
+    ]
     running = sum(each.running or 0.0 for each in telling)
     if running < MIN_REQUESTS:
         return None
@@ -146,28 +146,23 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
     return _Mean(tokens=decoding_s * gaps / gap_s, requests=running)
 
 
-def _says_ages(each: EngineSamples) -> bool:
-    has_gaps = each.busy.token_gap_s_per_s and each.busy.token_gaps_per_s
-    return bool(has_gaps) and all(map(each.says_all_arrivals, WINDOWS))
-
-
 def _means(samples: Sequence[EngineSamples], scrapes: int) -> _Means:
     windows = [each.over(scrapes) for each in samples]
     finished, started = sums_of((w.seconds, w.finished_per_s, w.started_per_s) for w in windows)
     outputs = ((w.seconds, w.finished_output_tokens_per_s, w.finished_per_s) for w in windows)
     computed = ((w.seconds, w.computed_prompt_tokens_per_s, w.started_per_s) for w in windows)
+    prompts = (  # of those that started, else of those that finished
+        (w.seconds, w.finished_prompt_tokens_per_s, w.finished_per_s)
+        if None in {w.started_prompt_tokens_per_s, w.started_per_s}
+        else (w.seconds, w.started_prompt_tokens_per_s, w.started_per_s)
+        for w in windows
+    )
     return _Means(
-        prompt=_mean(map(_prompt, windows)),
+        prompt=_mean(prompts),
         computed=_mean(computed),
         output=_mean(outputs),
         grows=started / finished if finished else math.inf if started else 1.0,
     )
-
-
-def _prompt(window: WindowRates) -> Rates:
-    started = window.seconds, window.started_prompt_tokens_per_s, window.started_per_s
-    finished = window.seconds, window.finished_prompt_tokens_per_s, window.finished_per_s
-    return finished if None in started else started
 
 
 def _mean(rates: Iterable[Rates]) -> _Mean | None:

@@ -187,20 +187,16 @@ def with_past(history: History, past: Past, most_requests_per_s: float, *, scv: 
     """
     means = {at: rate / most_requests_per_s for at, rate in past.means.items()}
     began = min(history.pattern, default=math.inf)
-    peaks = (
-        _peak(at, without_chance(rate * MINUTE_S, scv=scv) / MINUTE_S / most_requests_per_s, means)
-        for at, rate in sorted(past.peaks.items())
-        if at < began
-    )
+    peaks = []
+    for at, rate in sorted(past.peaks.items()):
+        # How far demand rose in a bin above what came before and after it.
+        around = [means[each] for each in (at - 1, at + 1) if each in means]
+        base = max(around, default=means.get(at, 0.0))
+        if at < began and base:
+            height = without_chance(rate * MINUTE_S, scv=scv) / MINUTE_S / most_requests_per_s
+            peaks.append(DemandPeak(bin=at, ratio=height / base, demand=base, height=height))
     return replace(
         history,
         pattern={at: (mean, 1) for at, mean in means.items()} | dict(history.pattern),
-        peaks=(*filter(None, peaks), *history.peaks),
+        peaks=(*peaks, *history.peaks),
     )
-
-
-def _peak(at: int, height: float, means: ByBin) -> DemandPeak | None:
-    """Return how far demand rose in a bin above what came before and after it."""
-    around = [means[each] for each in (at - 1, at + 1) if each in means]
-    base = max(around, default=means.get(at, 0.0))
-    return DemandPeak(bin=at, ratio=height / base, demand=base, height=height) if base else None

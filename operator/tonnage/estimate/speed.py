@@ -114,7 +114,10 @@ def busy_window(
     varied = varied_share(window_s, prompts.answer_tokens * gap_s)
     prefill_s = _prefill_s(busy, window_s)
     full_share = waiting_share(decoding + prefilling, slots)
-    more = _extra_prefill_tokens(prompts, prefill * ranks, (prefill_s or gap_s) - gap_s, full_share)
+    # The steps of a sequence's own prompt take longer than the mean one: more prompts come in them.
+    longer_s = max(0.0, (prefill_s or gap_s) - gap_s)
+    followed = full_share * prompts.new_tokens if prefill * ranks else 0.0
+    more = (prefill * ranks * longer_s - followed) / max(1.0, prompts.answer_tokens - 1)
     company = max(0.0, prefill * gap_s * ranks + more)
     together = max(1.0, decoding + varied) * ranks
     return BusyWindow(
@@ -142,18 +145,6 @@ def busy_window(
         prompt_tokens_per_s=prefill,
         full_share=full_share,
     )
-
-
-def _extra_prefill_tokens(
-    prompts: PromptShape, prompt_tokens_per_s: float, longer_s: float, full_share: float
-) -> float:
-    """Return the prompt tokens by which the mean token's step holds more than come in such a time.
-
-    ``longer_s``: that the steps of a sequence's own prompt take longer than the mean one.
-    """
-    came = prompt_tokens_per_s * max(0.0, longer_s)
-    followed = full_share * prompts.new_tokens if prompt_tokens_per_s else 0.0
-    return (came - followed) / max(1.0, prompts.answer_tokens - 1)
 
 
 def varied_share(window_s: float, lasting_s: float) -> float:
@@ -227,8 +218,10 @@ def predicted_gap_s(model: StepTimeModel, window: BusyWindow) -> float:
     if not model.shard.experts:
         return _mean_step(window, model).total_s
     ranks = model.shard.parallelism.data
-    mean = window.step.num_sequences / ranks
-    low, high = _two_numbers(mean, window.num_variance)
+    mean, variance = window.step.num_sequences / ranks, window.num_variance
+    low, high = mean - math.sqrt(variance), mean + math.sqrt(variance)
+    if low < 1:  # none is
+        low, high = 1.0, mean + variance / (mean - 1) if mean > 1 else 1.0
     above = (mean - low) / (high - low) if high > low else 0.0
     return (1 - above) * _step_s(model, window, ranks * low) + above * _step_s(
         model, window, ranks * high
@@ -238,14 +231,6 @@ def predicted_gap_s(model: StepTimeModel, window: BusyWindow) -> float:
 @memoize
 def _mean_step(window: BusyWindow, model: StepTimeModel) -> StepTime:
     return model.step(window.step)
-
-
-def _two_numbers(mean: float, variance: float) -> tuple[float, float]:
-    """Return two numbers, none below 1, of which some mixture has this mean and variance."""
-    apart = math.sqrt(variance)
-    if mean - apart >= 1:
-        return mean - apart, mean + apart
-    return 1.0, mean + variance / (mean - 1) if mean > 1 else 1.0
 
 
 def _step_s(model: StepTimeModel, window: BusyWindow, num_sequences: float) -> float:

@@ -21,12 +21,7 @@ from tonnage.cluster.calls import (
     WorldError,
     WriteFencedError,
 )
-from tonnage.cluster.kube import (
-    EVENTS,
-    MODEL_DEPLOYMENTS,
-    PODS,
-    KubeApi,
-)
+from tonnage.cluster.kube import EVENTS, MODEL_DEPLOYMENTS, PODS, KubeApi
 from tonnage.control.decide.situation import PodCost
 from tonnage.control.input.finding import bug_message, fault_id
 from tonnage.control.input.writers import Cause, Fate, Result, Results, WriteKind
@@ -84,7 +79,7 @@ class Writer:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
         asked = [writes for writes in all_writes if writes.kinds]
         failed = dict[Item, WorldError]()
-        self._run(SCALE, self._scale, (each for each in asked if each.scale), failed)
+        self._run(SCALE, self._move, (each for each in asked if each.scale), failed)
         todo = self.queue.admit(each for each in asked if each.num_limited)
         admitted = {each.uid for each in todo}
         for each in asked:
@@ -145,18 +140,18 @@ class Writer:
         """
         return self.kube.with_fence(lambda: self._check_current(writes))
 
-    def _scale(self, writes: Writes) -> None:
-        if writes.scale is not None:
-            self._move(writes, writes.scale)
-
-    def _move(self, writes: Writes, scale: Scale) -> None:
+    def _move(self, writes: Writes, first: Scale | None = None) -> None:
         """Write replicas through ``/scale``, while nothing else of the workload changes.
+
+        ``first``: of a workload that was just made.
 
         Raises:
             WriteFencedError: the object is not the one any more that was decided on.
             StaleError: the workload asks for another number, is somebody else's now, or changes
                 each time.
         """
+        if (scale := first or writes.scale) is None:
+            return
         resource = RESOURCES[scale.kind]
         for attempt in range(SCALE_ATTEMPTS):
             live = self.kube.get(resource.path(writes.namespace, scale.deployment))
@@ -179,9 +174,8 @@ class Writer:
                 self._current(writes).merge_patch(path, body, manager=SCALE_MANAGER)
             except ConflictError:
                 continue
-            LOG.info(
-                Line("scaled", object=writes.label, before=scale.seen, replicas=scale.replicas)
-            )
+            line = Line("scaled", object=writes.label, before=scale.seen, replicas=scale.replicas)
+            LOG.info(line)
             return
         raise StaleError(f"changed {SCALE_ATTEMPTS} times while replicas were written")
 
@@ -193,9 +187,8 @@ class Writer:
             path = PODS.path(writes.namespace, cost.pod)
             self._current(writes).merge_patch(path, body, manager=MANAGER)
         except KubernetesError as error:
-            LOG.warning(
-                Line("not marked to go", object=writes.label, pod=cost.pod, message=str(error))
-            )
+            line = Line("not marked to go", object=writes.label, pod=cost.pod, message=str(error))
+            LOG.warning(line)
 
     def _check_current(self, writes: Writes) -> None:
         """Ask whether the object is still the one that was decided on.
@@ -358,11 +351,8 @@ def _results(
 
 def _result(error: WorldError) -> Result:
     fate = Fate.NOT_APPLIED if error.is_undone else Fate.UNKNOWN
-    if isinstance(error, BugError):
-        return Result(fate=fate, cause=Cause.BUG, detail=str(error))
-    if isinstance(error, NoPathError):
-        return Result(fate=fate, cause=Cause.NO_PATH, detail=str(error))
-    if error.is_refusal:
-        return Result(fate=fate, cause=Cause.REFUSED, detail=error.words)
+    if isinstance(error, BugError | NoPathError):
+        cause = Cause.BUG if isinstance(error, BugError) else Cause.NO_PATH
+        return Result(fate=fate, cause=cause, detail=str(error))
     cause = Cause.FAILED if error.is_of_object else Cause.LATER
-    return Result(fate=fate, cause=cause, detail=error.words)
+    return Result(fate=fate, cause=Cause.REFUSED if error.is_refusal else cause, detail=error.words)

@@ -8,8 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -98,45 +97,24 @@ class Exporter(Collector):
             )
         yield faults
         yield from _of_fleet(series, known_age_s)
-        samples = defaultdict[str, list[tuple[Key, MetricSample]]](list)
-        for key, sample in _of_objects(series, counts) if series else ():
-            samples[sample.family].append((key, sample))
-        for name in FAMILIES:
-            yield _metric(name, samples[name])
-
-
-def _of_objects(
-    series: FleetSeries, counts: Mapping[Key, Mapping[Place, float]]
-) -> Iterator[tuple[Key, MetricSample]]:
-    for each in series.objects:
-        for sample in each.gauges:
-            yield each.key, sample
-        for (family, labels), value in counts.get(each.key, {}).items():
-            yield each.key, MetricSample(family, value, labels)
-
-
-def _metric(name: str, samples: Iterable[tuple[Key, MetricSample]]) -> Metric:
-    family = FAMILIES[name]
-    labels = (*OBJECT_LABELS, *family.labels)
-    kind = CounterMetricFamily if family.is_counter else GaugeMetricFamily
-    metric = kind(name, family.text, labels=labels)
-    for key, sample in samples:
-        metric.add_metric((*key, *sample.labels), sample.value)
-    return metric
+        metrics = {
+            name: (CounterMetricFamily if family.is_counter else GaugeMetricFamily)(
+                name, family.text, labels=(*OBJECT_LABELS, *family.labels)
+            )
+            for name, family in FAMILIES.items()
+        }
+        for each in series.objects if series else ():
+            known = counts.get(each.key, {}).items()
+            added = (MetricSample(name, value, labels) for (name, labels), value in known)
+            for sample in (*each.gauges, *added):
+                metrics[sample.family].add_metric((*each.key, *sample.labels), sample.value)
+        yield from metrics.values()
 
 
 def _of_fleet(series: FleetSeries | None, age_s: float | None) -> Iterator[Metric]:
-    values = {"tonnage_tick_age_seconds": age_s}
-    if series:
-        values["tonnage_objects"] = series.num_objects
-        values["tonnage_objects_without_series"] = series.num_left_out
-        values["tonnage_blind"] = series.is_blind
-    for name, text in FLEET_FAMILIES.items():
-        metric = GaugeMetricFamily(name, text)
-        value = values.get(name)
-        if value is not None:
-            metric.add_metric((), value)
-        yield metric
+    values = (series.num_objects, series.num_left_out, series.is_blind) if series else (None,) * 3
+    for (name, text), value in zip(FLEET_FAMILIES.items(), (age_s, *values), strict=True):
+        yield GaugeMetricFamily(name, text, value=value)
 
 
 LOG = logging.getLogger("tonnage.heartbeat")
@@ -195,13 +173,10 @@ class Heartbeat:
             "1 while a process that started now would take the settings file",
         )
         self.failed_queries = counter(
-            "tonnage_failed_queries",
-            "Queries to Prometheus that were not answered",
-            ["query"],
+            "tonnage_failed_queries", "Queries to Prometheus that were not answered", ["query"]
         )
         self.dropped_samples = counter(
-            "tonnage_dropped_samples",
-            "Samples that are dropped because they are no finite number",
+            "tonnage_dropped_samples", "Samples that are dropped because they are no finite number"
         )
         self.answer_bytes = gauge(
             "tonnage_answer_bytes", "Size of all answers of Prometheus in the last tick"

@@ -101,7 +101,12 @@ class Lists:
             self.work.wait(WAIT_S)
             if self.work.is_under_way:
                 raise KubernetesError(f"no lists within {format_s(WAIT_S)}: none is read", status=0)
-        refused = self._take()
+        try:
+            refused = self.work.take()
+        except Exception:  # they are due again
+            self.checked_at_s = 0.0
+            self.store.changed.clear()  # all of it is looked at when the lists are read again
+            raise
         if refused is not None:
             self._note(refused)
             self.checked_at_s = now_s
@@ -135,15 +140,6 @@ class Lists:
         self.work.wait()
         self.work.drop()
         self.checked_at_s = self.looked_at_s = 0.0
-
-    def _take(self) -> dict[str, str] | None:
-        """Return what came of them, if they are done; where they failed, they are due again."""
-        try:
-            return self.work.take()
-        except Exception:
-            self.checked_at_s = 0.0
-            self.store.changed.clear()  # all of it is looked at when the lists are read again
-            raise
 
     def _note(self, refused: Mapping[str, str]) -> None:
         for namespace in refused.keys() - self.unlisted.keys():

@@ -118,13 +118,12 @@ class Observer:
         self._config_maps = Referenced(
             kube=kube, resource=CONFIG_MAPS, part=data_of, ages=Ages(tick_s)
         )
-        self._taken = UnlabelledWorkloads(kube=self.kube, names=self.taken_names)
-        interval_s = self.settings.scrape_interval_s
+        self._taken = UnlabelledWorkloads(kube=kube, names=self.taken_names)
         rounds = Rounds(
             ask=self.ask,
-            every_s=self.settings.tick_s,
+            every_s=tick_s,
             # What is a scrape old when it is said is fresh for so long.
-            reusable_s=FRESH_SCRAPES * interval_s,
+            reusable_s=FRESH_SCRAPES * self.settings.scrape_interval_s,
             work=BackgroundTask(self.start),
             clock=self.clock,
         )
@@ -182,10 +181,9 @@ class Observer:
             {(live.namespace, name) for live in lives for name in live.engine.config_maps}
         )
         needed = {key_of(view, parsed[view.uid]) for view in views}
-        seen_names = (
-            snapshot.deployments.keys() | snapshot.groups.keys() | snapshot.oversized.keys()
-        )
-        self._taken.look(needed - seen_names, now_s, has_groups=has_groups)
+        for seen_names in (snapshot.deployments, snapshot.groups, snapshot.oversized):
+            needed -= seen_names.keys()
+        self._taken.look(needed, now_s, has_groups=has_groups)
         heard = self._latest(now_s)
         said = heard if ours else PrometheusSnapshot(at_s=now_s)
         answers = said.answers
@@ -228,19 +226,13 @@ class Observer:
         """Return what Prometheus said last; what no tick before saw is joined, and told."""
         answers = self._scraper.take(now_s)
         if answers is not None:
-            self._said = self._read_engines(answers, now_s)
+            said_at_s = now_s - self.rounds.held_s
+            if answers.clock_skew_s is not None:
+                self._skew_s = answers.clock_skew_s
+            engines = self._scraper.samples(said_at_s + self._skew_s)
+            self._said = PrometheusSnapshot(at_s=said_at_s, answers=answers, engines=engines)
             self.tell(answers)
         return self._said or PrometheusSnapshot(at_s=now_s)
-
-    def _read_engines(self, answers: Answers, now_s: float) -> PrometheusSnapshot:
-        said_at_s = now_s - self.rounds.held_s
-        skew_s = answers.clock_skew_s
-        if skew_s is None:
-            skew_s = self._skew_s
-        self._skew_s = skew_s
-        return PrometheusSnapshot(
-            at_s=said_at_s, answers=answers, engines=self._scraper.samples(said_at_s + skew_s)
-        )
 
     def _read(
         self, view: ModelView, model: ModelDeployment | InvalidSpecError, seen: FleetReading

@@ -68,20 +68,17 @@ class SettingsFile:
         if content == self._content:
             return
         self._content = content
-        wrong = self._problem()
-        self.valid.set(wrong is None)
+        wrong = ""
+        try:
+            read_settings(self.path)
+        except ValueError as error:
+            wrong = str(error)
+        self.valid.set(not wrong)
         if wrong:
             message = f"{wrong}; those of the start stay, a process that starts now ends"
             LOG.error(Line("the settings file is wrong", message=message))
         else:
             LOG.warning(Line("the settings file was edited", message="the next process reads it"))
-
-    def _problem(self) -> str | None:
-        try:
-            read_settings(self.path)
-        except ValueError as error:
-            return str(error)
-        return None
 
     def _read(self) -> bytes | None:
         try:
@@ -101,9 +98,8 @@ def read_calibrations(folder: Path) -> Mapping[Identity, LoadTest]:
     Of two files about the same engine the one measured last counts.
     """
     if not folder.is_dir():
-        FOLDER_LOG.error(
-            Line("calibrations not used", folder=str(folder), message="no such folder")
-        )
+        line = Line("calibrations not used", folder=str(folder), message="no such folder")
+        FOLDER_LOG.error(line)
         return {}
     found: dict[Identity, tuple[Path, CalibrationFile]] = {}
     for path, file in _readable(sorted(folder.glob("*.json"))):
@@ -112,13 +108,8 @@ def read_calibrations(folder: Path) -> Mapping[Identity, LoadTest]:
             found[file.key.identity] = path, file
             continue
         older, newer = sorted((other, (path, file)), key=lambda each: each[1].measured_at_s)
-        FOLDER_LOG.warning(
-            Line(
-                "calibration not used",
-                file=str(older[0]),
-                message=f"{newer[0]} is newer, for the same engine",
-            )
-        )
+        message = f"{newer[0]} is newer, for the same engine"
+        FOLDER_LOG.warning(Line("calibration not used", file=str(older[0]), message=message))
         found[file.key.identity] = newer
     for path, file in found.values():
         FOLDER_LOG.info(Line("prior", file=str(path), measured=str(file.date), of=str(file.key)))

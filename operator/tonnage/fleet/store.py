@@ -201,22 +201,19 @@ class Store:
         if is_news:
             self.changed.set()
 
-    def _is_named(self, deployment: Key) -> bool:
-        return self._served is None or deployment in self._served.deployments
-
     def _is_served(self, kind: Kind, view: View) -> bool:
         served, namespace = self._served, view.namespace
         if served is None or isinstance(view, ModelView):
             return True
-        if isinstance(view, OversizedView):
-            return kind in OF_WORKLOADS and self._is_named((namespace, view.name))
-        if isinstance(view, DeploymentView):
-            return self._is_named((namespace, view.name))
+        if isinstance(view, OversizedView | DeploymentView):
+            return kind in OF_WORKLOADS and (namespace, view.name) in served.deployments
         if isinstance(view, AutoscalerView):
             return (namespace, view.target_name) in served.deployments
-        if isinstance(view, ReplicaSetView):
-            return (namespace, view.deployment_uid or "") in served.owners
-        owner = self._deployment_uids.get((namespace, view.replica_set_uid or ""))
+        owner = (
+            view.deployment_uid
+            if isinstance(view, ReplicaSetView)
+            else self._deployment_uids.get((namespace, view.replica_set_uid or ""))
+        )
         return (namespace, owner or "") in served.owners
 
     def reconcile(

@@ -1,25 +1,30 @@
 """What is watched for the store, how we log in, and when all of that has to be begun anew."""
 
 import asyncio
+import json
 import logging
 import os
+import random
 import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
 import aiohttp
 import kopf
+from yarl import URL
 
-from tonnage.cluster.calls import KubernetesError, WorldError
+from tonnage.cluster.calls import MESSAGE_LENGTH, PIECE_BYTES, KubernetesError, WorldError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS, KubeApi, Resource
+from tonnage.cluster.pages import Object
 from tonnage.control.input.times import backoff_s
 from tonnage.fleet.background import unheard
 from tonnage.fleet.bounded import bounded_responses
-from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.lists import OF_GROUPS, RELISTED
 from tonnage.fleet.logs import Line
 from tonnage.fleet.store import Kind, Store
@@ -63,7 +68,7 @@ async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
     it asks again after its back-off, and each request reads the token of the pod, which rotates.
     What a kubeconfig says holds for the process, as it does for the loop.
     """
-    found = _credentials(**kwargs)
+    found = _account() or kopf.login_with_kubeconfig(**kwargs)
     if found is None:
         return None
     return kopf.AiohttpSession(
@@ -92,11 +97,6 @@ async def _send(
         response.release()
         raise aiohttp.ClientConnectionError("the API server refuses the token (401)")
     return response
-
-
-def _credentials(**kwargs: Any) -> kopf.ConnectionInfo | None:
-    """Return those of the pod's ServiceAccount, else of a kubeconfig."""
-    return _account() or kopf.login_with_kubeconfig(**kwargs)
 
 
 def _account() -> kopf.ConnectionInfo | None:
@@ -139,7 +139,7 @@ def _authority() -> Callable[[], bytes | None]:
 
     It gives nothing while somebody replaces the file.
     """
-    found = _credentials(settings=kopf.OperatorSettings())
+    found = _account() or kopf.login_with_kubeconfig(settings=kopf.OperatorSettings())
     path = Path(os.fsdecode(found.ca_path)) if found and found.ca_path else None
 
     def read() -> bytes | None:
@@ -356,3 +356,112 @@ async def look(
             watches.stale.set()
     LOG.info(Line("watching again"))
     stop_flag.set()
+
+
+FOLLOW_LOG = logging.getLogger("tonnage.follow")
+TIMEOUT = aiohttp.ClientTimeout(total=600, sock_connect=10, sock_read=70)
+"""The API server sends a bookmark each minute: what is silent for longer is asked anew."""
+SERVER_TIMEOUT_S = 540
+RETRY_S = 1.0
+"""Before a watch that ended is asked for again; twice as long after each that failed."""
+LONGEST_RETRY_S = 30.0
+FAILURES_OF_A_VERSION = 3
+"""After which the version that a watch goes on from may be the cause."""
+HEADERS = {"Accept": "application/json", "Accept-Encoding": "identity"}
+CHANGES = frozenset({"ADDED", "MODIFIED", "DELETED"})
+
+
+class _EndedError(Exception):
+    """The watch ended with an error; it is begun again without a version."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Follower:
+    """A watch of what is kept small, of one kind, in one namespace or in all of them.
+
+    One that begins without a version is first told of all that is there, so there is no list of its
+    own; those versions come in no order, so none is gone on from before the API server has sent a
+    bookmark. What vanished before it began is found by the lists of the loop, which are read then.
+    What is large is reduced before it comes here (``bounded``).
+    """
+
+    store: Store
+    kind: Kind
+    resource: Resource
+    namespace: str | None
+    selector: str
+    _version: str | None = None
+    _failures: int = 0
+
+    async def follow(self, given: kopf.AiohttpSession) -> None:
+        """Watch for ever.
+
+        Raises:
+            KubernetesError: we may not.
+        """
+        while True:
+            try:
+                await self._watch(given)
+            except (aiohttp.ClientError, TimeoutError, OSError, _EndedError) as error:
+                self._note_failure(error)
+            longest_s = backoff_s(self._failures + 1, first_s=RETRY_S, longest_s=LONGEST_RETRY_S)
+            await asyncio.sleep(random.uniform(RETRY_S, longest_s))  # noqa: S311 - no secret
+
+    def _note_failure(self, error: Exception) -> None:
+        self._failures += 1
+        if self._failures >= FAILURES_OF_A_VERSION or isinstance(error, _EndedError):
+            self._version = None
+            self.store.has_gap.set()
+        FOLLOW_LOG.debug(
+            Line("watch ended", kind=self.kind, message=f"{type(error).__name__}: {error}")
+        )
+
+    async def _watch(self, given: kopf.AiohttpSession) -> None:
+        url = URL(f"{given.server.rstrip('/')}{self.resource.path(self.namespace)}", encoded=True)
+        asked = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(SERVER_TIMEOUT_S),
+            "labelSelector": self.selector,
+            "resourceVersion": self._version or "",
+        }
+        url = url.with_query({name: value for name, value in asked.items() if value})
+        async with given.aiohttp_session.get(url, headers=HEADERS, timeout=TIMEOUT) as answer:
+            if answer.status == HTTPStatus.FORBIDDEN:
+                where = f" in {self.namespace}" if self.namespace else ""
+                message = f"no right to watch {self.resource.plural}{where}"
+                raise KubernetesError(message, status=answer.status)
+            if answer.status == HTTPStatus.GONE:
+                raise _EndedError("the version is too old")
+            answer.raise_for_status()
+            async for line in answer.content.iter_chunked(PIECE_BYTES):
+                self._take_line(line)
+
+    def _take_line(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            event, body = str(record["type"]), {**record["object"]}
+        except (LookupError, TypeError, ValueError, RecursionError) as error:
+            # of one object: the others go on
+            message = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH]
+            FOLLOW_LOG.warning(Line("an event cannot be read", kind=self.kind, message=message))
+        else:
+            self._take(event, body)
+            self._failures = 0
+
+    def _take(self, event: str, body: Object) -> None:
+        if event in CHANGES:
+            self.store.note(self.kind, event, body)
+        elif event != "BOOKMARK":
+            raise _EndedError(f"{event} {body.get('message')}"[:MESSAGE_LENGTH])
+        if event == "BOOKMARK" or self._version is not None:
+            self._version = (body.get("metadata") or {}).get("resourceVersion", self._version)
+
+
+async def end_all(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancel them; raise what one of them ended with."""
+    for each in tasks:
+        each.cancel()
+    for each in tasks:
+        with suppress(asyncio.CancelledError):
+            await each

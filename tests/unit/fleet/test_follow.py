@@ -12,10 +12,10 @@ from http_double import Reply, json_reply, serving
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.cluster.pages import MOST_OBJECT_BYTES
-from tonnage.fleet import follow as following
+from tonnage.fleet import watches as following
 from tonnage.fleet.bounded import bounded_responses
-from tonnage.fleet.follow import Follower, end_all
 from tonnage.fleet.store import Kind, Store
+from tonnage.fleet.watches import Follower, end_all
 
 KEY = ("serving", "llama")
 BOOKMARK = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "70"}}}
