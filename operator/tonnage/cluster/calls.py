@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -163,7 +164,10 @@ def refusal(
         return ConflictError(message, status=status, detail=detail)
     refused = KubernetesError(message, status=status, detail=detail, is_alone=is_alone)
     if status in RETRIED and not refused.is_refusal:
-        refused.retry_after_s = _retry_after_s(headers)
+        refused.retry_after_s = 0.0
+        with suppress(TypeError, ValueError):
+            asked_s = float((headers or {}).get("Retry-After", 0))
+            refused.retry_after_s = min(LONGEST_RETRY_AFTER_S, asked_s)
     return refused
 
 
@@ -199,10 +203,3 @@ def _fields_in(body: Any) -> Iterator[str]:
         yield from _fields_in(each)
     for each in body if isinstance(body, list) else ():
         yield from _fields_in(each)
-
-
-def _retry_after_s(headers: Any) -> float:
-    try:
-        return min(LONGEST_RETRY_AFTER_S, float((headers or {}).get("Retry-After", 0)))
-    except (TypeError, ValueError):
-        return 0.0

@@ -104,7 +104,9 @@ class Leadership:
 
     def _try(self) -> bool:
         if self._class is None:
-            lease = self._own_lease()
+            lease = self._kube.get(self._own_path)
+            if lease is not None:  # no other release is to look at it
+                (lease["metadata"].get("labels") or {}).pop(CLASS_LABEL, None)
         else:
             lease = self._oldest(self._class)
             if lease is None:
@@ -123,13 +125,6 @@ class Leadership:
         self._kube.replace(LEASES.path(self._place, NAME), lease)
         self.holder = self._identity
         return True
-
-    def _own_lease(self) -> Object | None:
-        """Return the Lease of our namespace, which no other release is to look at."""
-        lease = self._kube.get(self._own_path)
-        if lease is not None:
-            (lease["metadata"].get("labels") or {}).pop(CLASS_LABEL, None)
-        return lease
 
     def _oldest(self, cluster_class: str) -> Object | None:
         """Return the Lease of a class, by which all of its releases take turns."""

@@ -60,14 +60,6 @@ class QueryLimits:
     """Of all answers of a tick, for each pod that is asked for: large fleets have large answers."""
     answer_series: int = 200_000
 
-    @property
-    def asked_series(self) -> int:
-        """Most series that a server is asked for: one more, so that one that was cut is refused.
-
-        Prometheus 3 knows ``limit``; what does not sends all of them, and reading ends there.
-        """
-        return self.answer_series + 1
-
 
 class Prometheus:
     """Instant queries against one server."""
@@ -122,7 +114,9 @@ class Prometheus:
     ) -> "aiohttp.client._RequestContextManager":
         form = {
             "query": text,
-            "limit": str(self._limits.asked_series),
+            # One more, so that an answer that was cut is refused. Prometheus 3 knows it; what does
+            # not sends all series, and reading ends there.
+            "limit": str(self._limits.answer_series + 1),
             "nocache": "1",  # VictoriaMetrics answers of now, not of 30 s ago
         }
         body = urlencode(form).encode()

@@ -6,10 +6,11 @@ whole, with what the server says of it.
 
 import io
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from math import isfinite, nan
+from math import isfinite
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import msgspec
@@ -179,13 +180,7 @@ def _check_result(url: str, body: bytes) -> None:
 def _points(values: list[tuple[float, str]], steps: Steps) -> Iterator[tuple[int, float]]:
     """Yield numbers of steps and values; what is no finite number is missing."""
     for at_s, text in values:
-        number, value = round((at_s - steps.from_s) / steps.step_s) - 1, _value(text)
-        if isfinite(value) and 0 <= number < steps.number:
-            yield number, value
-
-
-def _value(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return nan
+        number = round((at_s - steps.from_s) / steps.step_s) - 1
+        with suppress(ValueError):
+            if isfinite(value := float(text)) and 0 <= number < steps.number:
+                yield number, value

@@ -109,10 +109,9 @@ def with_judged(known: Ledger, judged: Mapping[str, Judged], *, at_s: float) -> 
         found = limits.setdefault(limit, {})
         for at, each in bins.items():
             if at > now - BINS:
-                found[min(at, now)] = _sum(found.get(min(at, now), (0.0, 0.0)), each)
+                _add(found, min(at, now), each)
     for limit, more in judged.items():
-        found = limits.setdefault(limit, {})
-        found[now] = _sum(found.get(now, (0.0, 0.0)), more)
+        _add(limits.setdefault(limit, {}), now, more)
     return replace(known, limits={limit: bins for limit, bins in limits.items() if bins})
 
 
@@ -121,9 +120,8 @@ def with_past(known: Ledger, past: Ledger, *, now_s: float) -> Ledger:
     before = in_window(past, known.window_s if known.limits else past.window_s, now_s=now_s)
     limits = {limit: dict(bins) for limit, bins in before.limits.items()}
     for limit, bins in known.limits.items():
-        found = limits.setdefault(limit, {})
         for at, each in bins.items():
-            found[at] = _sum(found.get(at, (0.0, 0.0)), each)
+            _add(limits.setdefault(limit, {}), at, each)
     return with_judged(replace(before, limits=limits), {}, at_s=now_s)
 
 
@@ -139,8 +137,7 @@ def in_window(known: Ledger, window_s: float, *, now_s: float) -> Ledger:
     for limit, bins in known.limits.items():
         found = dict[int, Judged]()
         for at, each in bins.items():
-            to = math.floor(min(now_s, (at + 0.5) * known.bin_s) / moved.bin_s)
-            found[to] = _sum(found.get(to, (0.0, 0.0)), each)
+            _add(found, math.floor(min(now_s, (at + 0.5) * known.bin_s) / moved.bin_s), each)
         limits[limit] = found
     return with_judged(replace(moved, limits=limits), {}, at_s=now_s)
 
@@ -171,5 +168,6 @@ def error_budget(
     )
 
 
-def _sum(one: Judged, other: Judged) -> Judged:
-    return one[0] + other[0], one[1] + other[1]
+def _add(bins: dict[int, Judged], at: int, more: Judged) -> None:
+    number, late = bins.get(at, (0.0, 0.0))
+    bins[at] = number + more[0], late + more[1]
