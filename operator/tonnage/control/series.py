@@ -18,8 +18,7 @@ Key = tuple[str, str]
 """Namespace and name of an object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(NamedTuple):
     """A metric of each object: what it says, and its labels beside namespace and name."""
 
     text: str
@@ -59,65 +58,60 @@ class FleetSeries:
     """Prometheus answered nothing that decides."""
 
 
+TARGET: Final = ("slo", "quantile")
 FAMILIES: Final[Mapping[str, Family]] = {
-    "tonnage_replicas_needed": Family(text="Replicas that the demand asks for, before any limit"),
-    "tonnage_replicas_wanted": Family(text="Replicas that Tonnage wants, within every limit"),
-    "tonnage_replicas_current": Family(text="Replicas that the Deployment asks for"),
-    "tonnage_replicas_ready": Family(text="Replicas that are Ready"),
-    "tonnage_max_num_seqs": Family(text="The flag max-num-seqs of the plan"),
-    "tonnage_max_num_batched_tokens": Family(text="The flag max-num-batched-tokens of the plan"),
-    "tonnage_requests_per_second": Family(text="Measured demand"),
-    "tonnage_waiting_requests": Family(text="Requests that wait in the queues of all replicas"),
+    "tonnage_replicas_needed": Family("Replicas that the demand asks for, before any limit"),
+    "tonnage_replicas_wanted": Family("Replicas that Tonnage wants, within every limit"),
+    "tonnage_replicas_current": Family("Replicas that the Deployment asks for"),
+    "tonnage_replicas_ready": Family("Replicas that are Ready"),
+    "tonnage_max_num_seqs": Family("The flag max-num-seqs of the plan"),
+    "tonnage_max_num_batched_tokens": Family("The flag max-num-batched-tokens of the plan"),
+    "tonnage_requests_per_second": Family("Measured demand"),
+    "tonnage_waiting_requests": Family("Requests that wait in the queues of all replicas"),
     "tonnage_goodput_requests_per_second": Family(
-        text="Requests per second that one replica can serve within every SLO target"
+        "Requests per second that one replica can serve within every SLO target"
     ),
     "tonnage_goodput_factor": Family(
-        text="Factor on the goodput of the step time, learned from SLO attainment"
+        "Factor on the goodput of the step time, learned from SLO attainment"
     ),
     "tonnage_utilization": Family(
-        text="Measured demand over the goodput of the replicas that are Ready"
+        "Measured demand over the goodput of the replicas that are Ready"
     ),
     "tonnage_memory_bandwidth_utilization": Family(
-        text="Share of the GPU's memory bandwidth that engine steps use, while engines are busy"
+        "Share of the GPU's memory bandwidth that engine steps use, while engines are busy"
     ),
     "tonnage_model_flops_utilization": Family(
-        text="Share of the GPU's dense FLOP/s that engine steps use, while engines are busy"
+        "Share of the GPU's dense FLOP/s that engine steps use, while engines are busy"
     ),
-    "tonnage_slo_attainment": Family(
-        text="Share of requests within the limit of an SLO target", labels=("slo", "quantile")
-    ),
+    "tonnage_slo_attainment": Family("Share of requests within the limit of an SLO target", TARGET),
     "tonnage_error_budget_left": Family(
-        text="Unused share of the late requests that an SLO target allows over its window",
-        labels=("slo", "quantile"),
+        "Unused share of the late requests that an SLO target allows over its window", TARGET
     ),
     "tonnage_error_budget_burn_rate": Family(
-        text="Recent late requests over those that an SLO target allows of as many",
-        labels=("slo", "quantile"),
+        "Recent late requests over those that an SLO target allows of as many", TARGET
     ),
     "tonnage_calibration": Family(
-        text="Constants of the step time: before anything was measured, as learned, and as planned",
+        "Constants of the step time: before anything was measured, as learned, and as planned",
         labels=("constant", "estimate"),
     ),
     "tonnage_calibration_doubt": Family(
-        text="Relative standard deviation of a learned constant", labels=("constant",)
+        "Relative standard deviation of a learned constant", labels=("constant",)
     ),
-    "tonnage_usd_per_hour": Family(text="Price of the replicas that Tonnage wants"),
+    "tonnage_usd_per_hour": Family("Price of the replicas that Tonnage wants"),
     "tonnage_status_failures": Family(
-        text="Failures in a row to write the status, for what it is or by a webhook: 0 in order"
+        "Failures in a row to write the status, for what it is or by a webhook: 0 in order"
     ),
     "tonnage_condition": Family(
-        text="1 for the status and the reason that a condition has now",
+        "1 for the status and the reason that a condition has now",
         labels=("type", "status", "reason"),
     ),
     "tonnage_decisions": Family(
-        text="Changes of the number of replicas that were decided",
+        "Changes of the number of replicas that were decided",
         labels=("reason", "direction"),
         is_counter=True,
     ),
     "tonnage_conflicts": Family(
-        text="Changes by other writers of what Tonnage had written",
-        labels=("field",),
-        is_counter=True,
+        "Changes by other writers of what Tonnage had written", labels=("field",), is_counter=True
     ),
 }
 UTILIZATION: Final = {

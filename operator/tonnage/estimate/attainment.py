@@ -1,14 +1,12 @@
 """What late requests say about the goodput of an object's replicas: a factor, moved by trial.
 
 The engine model says how many requests come too late at a load: as many as may at goodput, and
-fewer below it by a power of the load that the search for goodput has found. Of what is late only
-what waited, or was stepped too slowly, lowers capacity: other causes are none of it. Where that is
-significantly more than expected, the factor falls to what the load and the late requests
-say: at least one replica more is asked for, and a third more at most. Nothing is lowered again
-before more replicas have served: if the late requests have not become fewer then, as they would
-if capacity were the cause, the step is undone, and so many late requests are expected from then on
-at any load. The factor rises slowly, while fewer are late than expected at a high load, for
-whatever cause.
+fewer below it by a power of the load. Only what waited, or was stepped too slowly, lowers capacity.
+Where that is significantly more than expected, the factor falls to what the load and the late
+requests say: a third more replicas at most. Nothing is lowered again before more replicas have
+served: if the late requests have not become fewer then, the step is undone, and so many are
+expected from then on at any load. The factor rises slowly, while fewer are late than expected at a
+high load, for whatever cause.
 
 Loads are of what the step time allows, without the factor.
 """

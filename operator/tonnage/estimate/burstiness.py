@@ -1,29 +1,20 @@
 """How burstily requests come: what the number of them in one time after the other says of gaps.
 
-Sizing takes the squared coefficient of variation of the gaps between arrivals, ``arrival_scv``, of
-a stream whose gaps are drawn alike and apart from each other. In such a stream the number of
-arrivals in a time has a variance over its mean that tends to the same figure as the time holds
-more of them (the variance of a renewal process grows by ``rate * scv`` per second); in a time with
-few arrivals it is nearer to 1, whatever the gaps. So this ratio, the index of dispersion, is taken
-over windows of ten arrivals or more, and stands for the gaps. Bursts that are longer than a window
-but shorter than the hour count as well; a trend does not, since only differences between
-neighbours are looked at.
+Sizing takes the squared coefficient of variation of the gaps between arrivals, ``arrival_scv``. In
+a renewal process the variance of the number of arrivals over its mean tends to the same figure as
+more come in a time; with few of them it is nearer to 1. So this ratio, the index of dispersion, is
+taken over windows of ten arrivals or more. Bursts that are longer than a window but shorter than
+the hour count as well; a trend does not, since only differences between neighbours are looked at.
 
 Sources:
     [cox-lewis] The Statistical Analysis of Series of Events, 1966, chapter 4.
     [von-neumann] The mean square successive difference, Annals of Mathematical Statistics 12, 1941.
 
-How much more a burst takes than its count says, by what was late in bursts.
-
-A count spans a few scrapes: of a burst that is shorter it tells a mean, which is too low. Engines
-take up a part of a burst in their batches and in the time to the first token, so it takes less. How
-the two come out hangs on how short the burst is, and nobody sees that between two scrapes. So a
-burst is taken for two thirds as long as what it is counted in, until there is evidence: what was
-late where the replicas were Ready that the reserve asks for.
-
-The promise is about all requests, so those late in bursts are held against what may be late of all
-that came since the factor last moved. Where they are more the factor grows at once, where they are
-so few that a replica less would still do it goes back slowly.
+A count spans a few scrapes: of a burst that is shorter it tells a mean, which is too low, while
+engines take up a part of it in their batches. So a burst is taken for two thirds as long as what it
+is counted in, until what was late in bursts, with the replicas that the reserve asks for, says
+otherwise. It is held against what may be late of all requests since the factor last moved: where it
+is more the factor grows at once, where a replica less would still do it goes back slowly.
 """
 
 import math

@@ -1,22 +1,19 @@
 """Demand when a replica that is asked for now is Ready: forecasts, and their own record.
 
-Five ways to forecast run side by side (``ways``): the last value, a rise that goes on, the trend of
-the last minutes, and what came at this time of the day before or the week before. Each forecast is
-kept until its time has come and then scored. A rise that goes on is believed until its own record
-is worse than that of the last value: it takes two rises, one after the other, and there is no time
-to wait for a record where starts take ten minutes. Another way has to do clearly better. A forecast
-that is too low breaks promises and one that is too high costs a replica or two for minutes, so the
-loss is that of a quantile, not of the mean.
+Five ways to forecast run side by side (``forecasters``). Each forecast is kept until its time has
+come and then scored. A rise that goes on is believed until its record is worse than that of the
+last value: where starts take ten minutes there is no time to wait for one. Another way has to do
+clearly better. A forecast that is too low breaks promises and one that is too high costs a replica
+or two for minutes, so the loss is that of a quantile.
 
-Bursts that come and go before a new replica could be Ready are no matter of forecasts. By how much
-they exceeded what was planned for is kept for a day, and the reserve is read off that record: the
-least that leaves no more requests in higher bursts than the promise allows to be late. A rise that
-stays is no burst, and what chance alone adds to a count is taken off before: plans are made for it.
-Bursts are expected to grow and shrink with what usually comes, but to be no higher than they were
-unless that was never as much: where requests come and go, a burst is many times what came between.
+Bursts that are over before a new replica could be Ready are no matter of forecasts. By how much
+they exceeded what was planned for is kept for a day; the reserve is the least that leaves no more
+requests in higher bursts than the promise allows to be late. A rise that stays is no burst, and
+what chance adds to a count is taken off before. Bursts are expected to grow and shrink with what
+usually comes, but to be no higher than they were unless that was never as much.
 
-Demand is told in replicas: requests per second over what a replica serves at most at their lengths.
-Where lengths change with the hour, as prompts of days and nights do, the rate alone says little.
+Demand is told in replicas: requests per second over what a replica serves at most at their lengths,
+which change with the hour.
 
 Sources:
     [koenker-bassett] Regression Quantiles, Econometrica 46, 1978: the loss.

@@ -1,29 +1,20 @@
 """Headroom, holding, and the record of both: how far demand rises above the plan within a start.
 
-A plan for what is expected is too small whenever more comes, and what a promise allows to be late
-is soon used up. So it is noted each minute by how much demand stands above what was planned for a
-start ago. The headroom is the least that few enough notes exceed: as few as the promise allows to
-be late. Where forecasts come true there is none.
+It is noted each minute by how much demand is above what was planned for a start ago. The headroom
+is the least that as few notes exceed as the promise allows to be late: where forecasts come true
+there is none. What rises by more than half is a jump, for which no headroom pays. A rate is counted
+over a minute or more, so a plan may be made in the midst of a jump: it is told by how far demand
+rose in the minutes around the plan.
 
-What rises by more than half is a jump: no headroom pays for it. A jump is seen in the midst, too: a
-rate is counted over a minute or more, so a plan may be made for half of it. How far demand rose in
-the minutes around the plan is therefore told as well; over a whole start, a ramp gets as far.
+Replicas that demand has left are held for some starts, by what letting them go costs: one that is
+needed again is missed for a whole start. At each note it is asked for what a fleet would stand that
+held them for 3, 6, 12 or 24 starts: for the highest demand of so long, until a start ago. What came
+above would have been short, what it exceeds held for nothing. A replica that is short costs as many
+that are held as the promise asks: 99 under p99. They are held for the time that cost least, a tenth
+less than a shorter one. What comes a little above is for forecasts and headroom alone.
 
-Holding: for how many starts replicas stay that demand has left, by what letting them go costs.
-
-A replica that is removed and needed again is missed for a whole start; one that is held costs until
-it is needed, or for nothing. Which is dearer hangs on whether demand comes back, and a record tells
-that. At each note it is asked for what a fleet would stand that held its replicas for 3, 6, 12 or
-24 starts: for the highest demand of so long, until a start ago. What came above it would have been
-short, what it exceeds would have been held for nothing. A replica that is short costs as many that
-are held as the promise asks: 99 under p99. Replicas are held for the time that cost least, a tenth
-less than a shorter one; where demand never came back, or holding did not help, for three starts.
-
-What comes a little above is for forecasts and headroom, and no reason to hold.
-
-What forecasts and plans came to is the part of a history that is stored. Demand of the week is
-asked of Prometheus at the start (``past``). The records of forecasts, of rises and of holding are
-not there: they hang on what was planned when.
+These records are stored, since they hang on what was planned when; demand of the week comes from
+Prometheus at the start (``past``).
 """
 
 import math

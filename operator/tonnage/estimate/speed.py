@@ -1,8 +1,7 @@
 """What one engine did over a window, and what the formula says of it: the residual is evidence.
 
-An engine that is busy half of the time, or full of prompts, says as much about its speed as one
-that only decodes, if it is asked in the right state. A token, as it is made, meets the others that
-decode as a time average meets them, and itself beside: with arrivals at random and service shared,
+A token, as it is made, meets the others that decode as a time average meets them, and itself
+beside, however busy the engine is: with arrivals at random and service shared,
 ``n * P(n) / t(n) = token rate * P(n - 1)`` for any step time ``t(n)``. So the mean gap between
 tokens is the time of a step with ``mean decoding + 1`` sequences and the prompt tokens that arrive
 in it, idle time or not. The mean decoding is itself the sum of all gaps per second.

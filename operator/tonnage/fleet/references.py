@@ -12,7 +12,7 @@ from collections.abc import Callable, Container, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
@@ -27,6 +27,7 @@ from tonnage.control.input.state import BadConfig, DeploymentView, ModelView
 from tonnage.control.size.fair_order import round_robin
 from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.logs import Line
+from tonnage.fleet.pods import Object
 from tonnage.fleet.store import Key
 from tonnage.fleet.views import deployment_view
 from tonnage.manifests.names import DEPLOYMENT, GROUPS, Workload
@@ -110,7 +111,6 @@ ReadConfig = ModelShape | BadConfig | str
 """What a config.json says, or why there is none."""
 At = TypeVar("At", bound=tuple[str, ...])
 Part = TypeVar("Part")
-Object = Mapping[str, Any]
 
 
 def look_again_s(num_missing: int, *, tick_s: float) -> float:

@@ -5,11 +5,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 from tonnage.cluster.pages import oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
 from tonnage.fleet.pods import (
+    Object,
     controller_uid,
     integer,
     message_of,
@@ -31,8 +31,6 @@ from tonnage.manifests.names import (
     Workload,
 )
 from tonnage.manifests.target import engine_of
-
-Object = Mapping[str, Any]
 
 OURS = frozenset({MANAGER, SCALE_MANAGER})
 

@@ -1,15 +1,10 @@
 """Plans that wait for a person: what they are called, and whether somebody agreed to them.
 
 In mode Approve what replaces pods, or costs more than the spec states, waits for an annotation with
-the plan's digest. The digest is computed anew in every tick, from what a person agrees to: the
-object, its generation, the spec of the pods, the split of each, the KV cache in host memory where
-the spec leaves that open, and the replicas where those pass the stated cost. So an annotation that
-is stale, malformed or absent agrees to nothing: what runs stays, and is scaled as before.
-
-Flags are no part of it: those of a batch follow the lengths and constants that are measured, from
-tick to tick, and an approval would go stale by itself. Where other flags are all that a plan
-changes, the digest has the flags that it replaces, which stand still until it is carried out: who
-agreed to one such plan did not agree to the next.
+the plan's digest. That is computed anew in every tick, from what a person agrees to. So one that is
+stale, malformed or absent agrees to nothing: what runs stays, and is scaled as before. Flags of a
+batch are no part of it: they follow what is measured, and an approval would go stale by itself.
+Where other flags are all that a plan changes, the digest has those that it replaces.
 """
 
 import hashlib

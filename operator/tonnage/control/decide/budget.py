@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
-from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.api.objects import ModelDeployment
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import (
     ACTING,
@@ -52,22 +52,16 @@ def _gpus_in_use(state: ModelState) -> int:
 
     Who may write a Deployment may ask for any number, which a quota keeps from becoming pods.
     """
-    live = state.deployment
+    live, most_of_ours = state.deployment, 0
     if live is None:
         return 0
+    if isinstance(state.model, ModelDeployment):
+        scaling = state.model.spec.scaling
+        # What nobody else wrote was asked for by us, in whatever mode the object is by now.
+        is_ours = scaling.mode in ACTING or not live.replicas_managers
+        most_of_ours = scaling.max_replicas if is_ours else 0
     gpus_each = min(live.gpus_per_replica, MOST_GPUS_OF_POD)
-    return max(live.total, min(live.replicas, _most_of_ours(state.model, live))) * gpus_each
-
-
-def _most_of_ours(model: ModelDeployment | InvalidSpecError, live: DeploymentView) -> int:
-    """Return the most replicas that we may have asked for.
-
-    What nobody else wrote was asked for by us, in whatever mode the object is by now.
-    """
-    if not isinstance(model, ModelDeployment):
-        return 0
-    scaling = model.spec.scaling
-    return scaling.max_replicas if scaling.mode in ACTING or not live.replicas_managers else 0
+    return max(live.total, min(live.replicas, most_of_ours)) * gpus_each
 
 
 def growth_gpus(found: Assessment, fleet: Fleet) -> int:

@@ -1,17 +1,10 @@
 """What is remembered of one object's traffic, pods and replicas from tick to tick.
 
-Figures that a plan is asked with stay until what is measured has clearly left them.
-
-A measured length differs a little in every tick, and each other question is another search. So
-what was asked last is asked again while the measured figure is within 3 % of it; beyond that the
-nearest on a grid of 3 % is taken, from which a figure that wavers by less than 1.5 % does not
-return. Objects with like traffic so ask the same.
-
-What that can cost: lengths of prompts or of answers that are 3 % too short give a goodput that is
-1 to 3 % too high, and all of them at once, with the cached share, 4 to 6 % (8B and 70B models on
-H100 and H200, 0 to 80 % cached); an efficiency that is 3 % too high, 1 to 5 %. Where few slots run,
-a search says less than that: its standard error is 5 % there. Scaling down leaves 3 % for it; what
-more is lost shows in promises.
+A length that is measured differs in every tick, and each other question is another search. So what
+was asked last is asked again while the figure is within 3 % of it; beyond that the nearest on a
+grid of 3 % is taken. Objects with like traffic so ask the same. Lengths that are 3 % too short give
+a goodput that is 1 to 3 % too high, all of them at once, with the cached share, 4 to 6 % (8B and
+70B models on H100 and H200, 0 to 80 % cached); a search of few slots has a standard error of 5 %.
 """
 
 from collections.abc import Iterator
