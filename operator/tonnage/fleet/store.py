@@ -88,16 +88,10 @@ class Snapshot:
             (each for each in found if each.owner_uid == owner_uid), next(iter(found), None)
         )
 
-    def pods_of(self, deployment: DeploymentView) -> tuple[PodView, ...]:
-        """Return the pods that a set of this workload owns, whatever their labels say.
-
-        Of a LeaderWorkerSet these are the leaders.
-        """
-        return self.pods_by_deployment.get((deployment.namespace, deployment.uid), ())
-
     def replicas_of(self, deployment: DeploymentView, now_s: float) -> tuple[PodView, ...]:
-        """Return one pod for each replica: of a group the leader."""
-        pods, num_nodes = self.pods_of(deployment), deployment.num_nodes
+        """Return one pod for each replica, whatever their labels say: of a group the leader."""
+        num_nodes = deployment.num_nodes
+        pods = self.pods_by_deployment.get((deployment.namespace, deployment.uid), ())
         if num_nodes == 1:
             return pods
         workers = (self.pods_by_deployment.get((pod.namespace, pod.uid), ()) for pod in pods)

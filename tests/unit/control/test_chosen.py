@@ -38,7 +38,7 @@ from tonnage.control.input.writers import Fate, WriteKind
 from tonnage.control.report.status import report
 from tonnage.control.size.question import question_of
 from tonnage.estimate.calibration import Calibrations, Scope, memory_key, speed_key
-from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport
 from tonnage.estimate.stored import dump, load
 from tonnage.manifests.children import differs_in_pods, spec_digest, write_flags

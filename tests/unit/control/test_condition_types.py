@@ -10,10 +10,9 @@ from fleet_builders import a_fleet, a_state, assessed
 from tonnage.api.status import Condition, Status
 from tonnage.control.input.memory import ReportMemory
 from tonnage.control.report.conditions import CONDITION_TYPES, JOINED, problem_of
-from tonnage.control.report.differing import facts
 from tonnage.control.report.event_records import event_records
 from tonnage.control.report.reasons import CONDITIONS
-from tonnage.control.report.status import report
+from tonnage.control.report.status import facts, report
 
 CONTROL = Path(tonnage.__file__).parent / "control"
 RANKED = sorted((each for each in CONDITION_TYPES.values() if each.rank), key=lambda x: x.rank)

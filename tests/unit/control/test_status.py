@@ -29,8 +29,14 @@ from tonnage.catalog.config.formats.quantization import FP8
 from tonnage.control.input.memory import Memory, ReportMemory
 from tonnage.control.input.times import rfc3339
 from tonnage.control.report.calibrated import MIN_WINDOWS
-from tonnage.control.report.differing import facts, figures, figures_moved, is_moved
-from tonnage.control.report.status import memory_from_status, report
+from tonnage.control.report.status import (
+    facts,
+    figures,
+    figures_moved,
+    is_moved,
+    memory_from_status,
+    report,
+)
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.estimate.posterior import ObjectPosterior

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from measured_builders import an_engine, of_lengths, steady_lengths, with_lengths
 from strategies import numbers
-from tonnage.estimate.lengths import MeasuredLengths, measure_lengths
+from tonnage.estimate.demand import MeasuredLengths, measure_lengths
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.samples import WindowRates
 

@@ -12,8 +12,7 @@ from statistics import fmean, quantiles
 import pytest
 
 from recordings import POD, read_watched
-from tonnage.estimate.demand import attainment, count_arrivals, measure_demand
-from tonnage.estimate.lengths import measure_lengths
+from tonnage.estimate.demand import attainment, count_arrivals, measure_demand, measure_lengths
 from tonnage.estimate.metrics import BUCKETS, COLUMNS, SLOW_SCRAPES, WINDOWS, bounds_near
 
 RECORDING = Path(__file__).parents[4] / "shared" / "vllm" / "recording"

@@ -272,7 +272,7 @@ class TestPods:
         store.note(Kind.POD, None, a_pod_body("other", model=a_model("mixtral")))
         snapshot = store.snapshot()
 
-        pods = snapshot.pods_of(snapshot.deployments["serving", "llama"])
+        pods = snapshot.replicas_of(snapshot.deployments["serving", "llama"], 0.0)
 
         assert [pod.name for pod in pods] == ["a", "b"]
 
@@ -284,7 +284,7 @@ class TestPods:
         store.note(Kind.POD, None, borrowed)
         snapshot = store.snapshot()
 
-        assert snapshot.pods_of(snapshot.deployments["serving", "llama"]) == ()
+        assert snapshot.replicas_of(snapshot.deployments["serving", "llama"], 0.0) == ()
 
     @pytest.mark.parametrize("set_uid", ["uid-of-forged", "uid-of-llama-abc"])
     def test_in_another_namespace_that_name_its_uids_do_not_count(self, store, set_uid):
@@ -300,7 +300,7 @@ class TestPods:
             store.note(Kind.POD, None, pod)
         snapshot = store.snapshot()
 
-        pods = snapshot.pods_of(snapshot.deployments["serving", "llama"])
+        pods = snapshot.replicas_of(snapshot.deployments["serving", "llama"], 0.0)
 
         assert [(pod.namespace, pod.name) for pod in pods] == [("serving", "own")]
 

@@ -21,8 +21,8 @@ from tonnage.estimate.attainment import AttainmentCounts
 from tonnage.estimate.budget import Ledger
 from tonnage.estimate.burstiness import BurstTally, Counted
 from tonnage.estimate.calibration import Calibrations, Scope
+from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.forecast import History
-from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.past import Past
 from tonnage.estimate.planning_constants import PlanningConstants
 from tonnage.estimate.posterior import ObjectPosterior, Three

@@ -14,9 +14,8 @@ from tonnage.control.input.memory import FlagSearchResult, ObjectMemory, Replica
 from tonnage.estimate.budget import ErrorBudget
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
-from tonnage.estimate.demand import MeasuredDemand
+from tonnage.estimate.demand import MeasuredDemand, MeasuredLengths
 from tonnage.estimate.learner import PodWindow
-from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.past import Past
 from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.samples import EngineSamples

@@ -22,8 +22,8 @@ from tonnage.control.input.memory import (
 from tonnage.control.input.state import DeploymentView, Fleet, ModelState, PodView, Traffics
 from tonnage.control.measure.traffic import pods_named
 from tonnage.estimate.burstiness import add_count, arrival_scv
+from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.forecast import is_burst, without_chance
-from tonnage.estimate.lengths import MeasuredLengths
 from tonnage.estimate.metrics import WINDOWS
 from tonnage.estimate.planning_constants import BAND
 from tonnage.estimate.posterior import PodStart, with_starts

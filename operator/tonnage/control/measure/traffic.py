@@ -26,9 +26,8 @@ from tonnage.control.input.state import (
     settled_pods,
 )
 from tonnage.control.measure.causes import Evidence, with_cause
-from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand
+from tonnage.estimate.demand import MeasuredDemand, attainment, measure_demand, measure_lengths
 from tonnage.estimate.learner import PodWindow
-from tonnage.estimate.lengths import measure_lengths
 from tonnage.estimate.metrics import BUSY_SCRAPES, COMPLETED, DECIDING, FAST_SCRAPES, SLOW_SCRAPES
 from tonnage.estimate.planning_constants import Belief, step_ratio
 from tonnage.estimate.samples import EngineSamples, mean_of

@@ -17,7 +17,7 @@ from tonnage.control.input.state import BadConfig, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.measure.remembered import lengths_of, near_lengths
 from tonnage.control.observe.starting import has_started
-from tonnage.estimate.lengths import MeasuredLengths
+from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.manifests.children import running_model, spec_digest
