@@ -181,10 +181,6 @@ class _Quantity:
     variance: Callable[[StepTimeModel, BusyWindow], float]
 
 
-def _gap_variance(model: StepTimeModel, window: BusyWindow) -> float:
-    return NOISE**2 + prefill_share(model, window) ** 2 * _chance_of_prompts(window)
-
-
 def _chance_of_prompts(window: BusyWindow) -> float:
     """Return the variance of the mean length of the prompts in a window, as a share of it."""
     return (1 + window.prompts.scv) / max(1.0, window.num_prefills)
@@ -196,7 +192,11 @@ def _prefill_variance(model: StepTimeModel, window: BusyWindow) -> float:
 
 
 _GAP = _Quantity(
-    measured=lambda window: window.gap_s, predicted=predicted_gap_s, variance=_gap_variance
+    measured=lambda window: window.gap_s,
+    predicted=predicted_gap_s,
+    variance=lambda model, window: (
+        NOISE**2 + prefill_share(model, window) ** 2 * _chance_of_prompts(window)
+    ),
 )
 _PREFILL = _Quantity(
     measured=lambda window: window.prefill_s,

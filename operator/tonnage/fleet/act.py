@@ -250,8 +250,11 @@ class Writer:
         if controller_uid(live["metadata"]) != writes.uid and not _is_handed_over(live, writes):
             self.taken_names.add((writes.namespace, writes.name))
             raise WriteFencedError(f"{kind} {writes.label} exists, not made by Tonnage: unchanged")
-        if writes.creates:
-            _show_again(kube, path, live)
+        if writes.creates:  # without its flags: nothing but the label is written
+            if (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) != "true":
+                # Else just made: the watch will show it.
+                metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
+                kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
             return
         kube.apply(path, _pinned(template, live), manager=MANAGER, force=True)
         LOG.info(Line("applied template", object=writes.label))
@@ -305,17 +308,6 @@ class Writer:
 def _pinned(manifest: Manifest, live: Manifest) -> Manifest:
     """Return a manifest for the object that was read, and no other of its name."""
     return manifest | {"metadata": manifest["metadata"] | {"uid": live["metadata"]["uid"]}}
-
-
-def _show_again(kube: KubeApi, path: str, live: Manifest) -> None:
-    """Label ours again: without the label no watch shows it, nor the flags that it runs with.
-
-    What was to be applied was made without them: nothing but the label is written.
-    """
-    if (live["metadata"].get("labels") or {}).get(MANAGED_LABEL) == "true":
-        return  # just made: the watch will show it
-    metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
-    kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
 
 
 def _is_handed_over(live: Manifest, writes: Writes) -> bool:

@@ -119,22 +119,19 @@ class CalibrationConfigMap:
             self._tried_at_s = self._tried_at_s if kept is known else now_s
             return kept
         self._tried_at_s = now_s
-        if not self._is_newer and not self._write(kept, now_s):
+        # What a later version wrote, it must find again.
+        is_newer = self._found is not None and self._found.code == "NewerVersion"
+        if not is_newer and not self._write(kept, now_s):
             return known
         self._held = kept
         return kept
-
-    @property
-    def _is_newer(self) -> bool:
-        """Tell whether a later version wrote it, which must find it again."""
-        return self._found is not None and self._found.code == "NewerVersion"
 
     def _read(self) -> Calibrations:
         try:
             first = self._load(NAME)
             loaded = [first, *map(self._load, SHARDS if first.version <= BEFORE else ())]
         except WorldError as error:
-            self._note_failure("Unreadable", f"not read: {error}")
+            self._failed = _told("Unreadable", f"not read: {error}")
             return Calibrations()
         self._is_read, self._failed = True, None
         num_dropped = sum(each.num_dropped for each in loaded)
@@ -175,7 +172,7 @@ class CalibrationConfigMap:
                 self._corrupted = None
             self._apply(NAME, {KEY: dump(known)})
         except WorldError as error:
-            self._note_failure("WriteFailed", f"not written: {error}")
+            self._failed = _told("WriteFailed", f"not written: {error}")
             return False
         self._failed = None
         if self._mended_at_s is None:
@@ -193,12 +190,7 @@ class CalibrationConfigMap:
         self._kube.apply(path, body, manager=MANAGER, force=True)
 
     def _note(self, code: str, what: str) -> None:
-        self._found = Reason(code, f"ConfigMap {NAME}: {what}")
-        LOG.warning("%s", self._found.message)
-
-    def _note_failure(self, code: str, what: str) -> None:
-        self._failed = Reason(code, f"ConfigMap {NAME}: {what}")
-        LOG.warning("%s", self._failed.message)
+        self._found = _told(code, what)
 
     def _problem(self, now_s: float | None = None) -> Reason | None:
         """Return what is wrong; what was mended is reported for an hour."""
@@ -209,6 +201,11 @@ class CalibrationConfigMap:
         if not problems:
             return None
         return Reason(problems[0].code, "; ".join(each.message for each in problems))
+
+
+def _told(code: str, what: str) -> Reason:
+    LOG.warning("%s", message := f"ConfigMap {NAME}: {what}")
+    return Reason(code, message)
 
 
 def _merge(*known: Calibrations) -> Calibrations:

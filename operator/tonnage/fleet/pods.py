@@ -86,6 +86,7 @@ def pod_view(body: Object) -> PodView:
     containers = status.get("containerStatuses") or ()
     is_stuck = scheduled.get("reason") == "Unschedulable" and scheduled.get("status") == "False"
     is_ready, is_deleting = ready.get("status") == "True", "deletionTimestamp" in metadata
+    scheduled_at_s = _since_s(scheduled) if scheduled.get("status") == "True" else None
     return PodView(
         namespace=metadata["namespace"],
         name=metadata["name"],
@@ -94,10 +95,10 @@ def pod_view(body: Object) -> PodView:
         is_ready=is_ready,
         is_deleting=is_deleting,
         created_at_s=unix_s(metadata.get("creationTimestamp")) or 0.0,
-        scheduled_at_s=_scheduled_at_s(scheduled),
-        was_ready=_was_ready(ready, _scheduled_at_s(scheduled)),
+        scheduled_at_s=scheduled_at_s,
+        was_ready=not is_ready and _was_ready(_since_s(ready), scheduled_at_s),
         has_restarted=any(each.get("restartCount") for each in containers),
-        ready_at_s=unix_s(ready.get("lastTransitionTime")) if is_ready else None,
+        ready_at_s=_since_s(ready) if is_ready else None,
         unschedulable=message_of(scheduled, spec) if is_stuck else None,
         trouble=None if is_deleting else trouble_of(status, spec),
         crash=None if is_deleting else crash_of(status, spec),
@@ -108,19 +109,17 @@ def pod_view(body: Object) -> PodView:
     )
 
 
-def _scheduled_at_s(scheduled: Object) -> float | None:
-    is_scheduled = scheduled.get("status") == "True"
-    return unix_s(scheduled.get("lastTransitionTime")) if is_scheduled else None
+def _since_s(condition: Object) -> float | None:
+    return unix_s(condition.get("lastTransitionTime"))
 
 
-def _was_ready(ready: Object, scheduled_at_s: float | None) -> bool:
+def _was_ready(changed_s: float | None, scheduled_at_s: float | None) -> bool:
     """Tell whether a pod that is not Ready was so before.
 
     A kubelet says at once of a pod that a node took that it is not Ready. Where it said so much
     later the pod was Ready meanwhile; where much earlier its clock is not the API server's.
     """
-    changed_s = unix_s(ready.get("lastTransitionTime"))
-    if ready.get("status") == "True" or scheduled_at_s is None or changed_s is None:
+    if scheduled_at_s is None or changed_s is None:
         return False
     return abs(changed_s - scheduled_at_s) > SEEN_S
 
@@ -193,15 +192,13 @@ def crash_of(status: Object, spec: Object) -> Crash | None:
         if crash := read_crash(message):
             return crash._replace(arguments=arguments_of(spec))
         is_silent = not message.strip() and last.get("reason") == "Error"
-        return SILENT if is_silent and not _reads_log(each.get("name"), spec) else None
+        reading = {  # whose last lines of a log the kubelet takes for its last words
+            container.get("name")
+            for container in spec.get("containers") or ()
+            if container.get("terminationMessagePolicy") == "FallbackToLogsOnError"
+        }
+        return SILENT if is_silent and each.get("name") not in reading else None
     return None
-
-
-def _reads_log(name: object, spec: Object) -> bool:
-    """Tell whether the kubelet takes the last lines of a container's log for its last words."""
-    containers = spec.get("containers") or ()
-    own: Object = next((each for each in containers if each.get("name") == name), {})
-    return own.get("terminationMessagePolicy") == "FallbackToLogsOnError"
 
 
 def message_of(condition: Object, of: Object) -> str:
@@ -218,7 +215,10 @@ def _start_failure(container: Object) -> Reason | None:
         detail = waiting.get("reason")
         return None if detail in ON_ITS_WAY else _waits(why_not_started(detail), waiting, last)
     is_ended = bool(ended) and last.get("reason") != "Completed"
-    return Reason(CRASHES, _ending(last)) if is_ended or _is_in_a_loop(container, last) else None
+    # One that runs has ended so often that it is not expected to stay.
+    is_in_a_loop = bool(last) and container.get("restartCount", 0) > MOST_RESTARTS
+    is_failing = is_ended or (is_in_a_loop and not container.get("ready"))
+    return Reason(CRASHES, _ending(last)) if is_failing else None
 
 
 def _last_end(container: Object) -> Object:
@@ -233,12 +233,6 @@ def _waits(code: str, waiting: Object, last: Object) -> Reason:
     if code == "PodsFailing":
         detail = f"{waiting.get('reason')}: {detail}"
     return Reason(code, detail)
-
-
-def _is_in_a_loop(container: Object, last: Object) -> bool:
-    """Tell whether a container that runs has ended so often that it is not expected to stay."""
-    has_ended = bool(last) and container.get("restartCount", 0) > MOST_RESTARTS
-    return has_ended and not container.get("ready")
 
 
 def _ending(last: Object) -> str:

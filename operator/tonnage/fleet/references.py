@@ -64,19 +64,17 @@ class ManifestCache:
                 found[view.uid] = InvalidSpecError(TOO_LARGE)
                 continue
             known = self._known.get(view.manifest)
-            found[view.uid] = each = self._parse(view.manifest) if known is None else known
+            if known is None:
+                known = parse_manifest(view.manifest)
+                if isinstance(known, ModelDeployment):
+                    spec = self._specs.setdefault(known.spec.model_dump_json(), known.spec)
+                    known = replace(known, spec=spec)
+            found[view.uid] = known
             room -= len(view.manifest)
             if room >= 0:
-                kept[view.manifest] = each
+                kept[view.manifest] = known
         self._known = kept
         return found
-
-    def _parse(self, manifest: str) -> Parsed:
-        model = parse_manifest(manifest)
-        if isinstance(model, InvalidSpecError):
-            return model
-        spec = self._specs.setdefault(model.spec.model_dump_json(), model.spec)
-        return replace(model, spec=spec)
 
 
 def parse_manifest(manifest: str) -> Parsed:

@@ -51,14 +51,13 @@ def without_waiting_for_decode(state: ModelState) -> ModelState:
     model = state.model
     if not isinstance(model, ModelDeployment) or model.spec.role != "prefill":
         return state
-    return replace(state, engines=tuple(_without_waiting(each) for each in state.engines))
-
-
-def _without_waiting(each: EngineSamples) -> EngineSamples:
-    share = _untaken_share(each)
-    if share < UNTAKEN_SHARE or each.waiting is None:
-        return each
-    return replace(each, waiting=0.0, waiting_for_decode=each.waiting, untaken_share=share)
+    engines = (
+        replace(each, waiting=0.0, waiting_for_decode=each.waiting, untaken_share=share)
+        if each.waiting is not None and (share := _untaken_share(each)) >= UNTAKEN_SHARE
+        else each
+        for each in state.engines
+    )
+    return replace(state, engines=tuple(engines))
 
 
 def _untaken_share(each: EngineSamples) -> float:

@@ -84,7 +84,9 @@ def is_allowed(image: str, prefixes: tuple[str, ...]) -> bool:
     >>> is_allowed("vllm/vllm-openai-mine:v0.33.0", ("vllm/vllm-openai",))
     False
     """
-    repository = _with_registry(_repository(image))
+    # Without digest and tag; a colon before a slash is of a port.
+    folder, slash, last = image.partition("@")[0].rpartition("/")
+    repository = _with_registry(f"{folder}{slash}{last.partition(':')[0]}")
     allowed = (name for each in prefixes for name in _listed(each))
     return any(f"{repository}/".startswith(f"{each}/") for each in allowed)
 
@@ -94,13 +96,6 @@ def _listed(prefix: str) -> tuple[str, ...]:
     if _is_registry(prefix):
         return (prefix,)
     return _with_registry(prefix, ""), _with_registry(prefix)
-
-
-def _repository(image: str) -> str:
-    """Return an image's name without digest and tag; a colon before a slash is of a port."""
-    name = image.partition("@")[0]
-    folder, slash, last = name.rpartition("/")
-    return f"{folder}{slash}{last.partition(':')[0]}"
 
 
 def _with_registry(name: str, official: str = f"{_OFFICIAL}/") -> str:
