@@ -58,9 +58,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
     led = kube.with_fence(leadership.check)
     writer = Writer(
-        kube=led,
-        site=site,
-        queue=WriteQueue(per_s=settings.writes_per_s, start=beside),
+        kube=led, site=site, queue=WriteQueue(per_s=settings.writes_per_s, start=beside)
     )
     observer = Observer(
         kube=kube,

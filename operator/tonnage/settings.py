@@ -172,9 +172,7 @@ class Settings(DescribedModel):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     prometheus_url: Annotated[
-        str,
-        Field(pattern=r"^https?://[^@\s]+$", max_length=512),
-        BeforeValidator(_without_user),
+        str, Field(pattern=r"^https?://[^@\s]+$", max_length=512), BeforeValidator(_without_user)
     ]
     """The base URL of the Prometheus that scrapes the engines, without user or password."""
     prometheus_token_file: str | None = None

@@ -22,12 +22,7 @@ PASSING = frozenset(
 )
 """Refusals of a moment."""
 NO_SERVER = frozenset(
-    {
-        0,
-        HTTPStatus.BAD_GATEWAY,
-        HTTPStatus.SERVICE_UNAVAILABLE,
-        HTTPStatus.GATEWAY_TIMEOUT,
-    }
+    {0, HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 )
 """No answer, or one of what stands before a server that is not there."""
 DENIED = re.compile('admission webhook ".*" denied the request')

@@ -21,14 +21,7 @@ from tonnage.control.decide.writers import with_writers
 from tonnage.control.input.finding import UNREADABLE
 from tonnage.control.input.memory import ObjectMemory, SizingMemory
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import (
-    Assessment,
-    Chosen,
-    Fleet,
-    ModelState,
-    Observed,
-    Pending,
-)
+from tonnage.control.input.state import Assessment, Chosen, Fleet, ModelState, Observed, Pending
 from tonnage.control.learn.attainment import factor_reasons, judge
 from tonnage.control.learn.believed import cache_reasons, doubt_reasons
 from tonnage.control.measure.attained import budgets_of
@@ -42,12 +35,7 @@ from tonnage.control.measure.traffic import (
 from tonnage.control.observe.ownership import may_act
 from tonnage.control.observe.queue import queue_reasons
 from tonnage.control.size.allowed import apart
-from tonnage.control.size.chosen import (
-    choose,
-    choose_running,
-    planned_split,
-    slots_reasons,
-)
+from tonnage.control.size.chosen import choose, choose_running, planned_split, slots_reasons
 from tonnage.control.size.question import as_it_runs, is_spec_ahead
 from tonnage.manifests.children import NotServableError
 from tonnage.manifests.names import MANAGED_LABEL

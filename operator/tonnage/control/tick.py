@@ -26,12 +26,7 @@ from tonnage.control.decide.budget import (
     uncounted_by,
     uncounted_gpus,
 )
-from tonnage.control.decide.rollout import (
-    EVERYWHERE,
-    is_rolling,
-    reach,
-    without_rollout,
-)
+from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, without_rollout
 from tonnage.control.input.finding import Fault, assessment_with_bug, of_each, with_faults
 from tonnage.control.input.memory import (
     DecisionMemory,

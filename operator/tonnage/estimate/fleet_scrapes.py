@@ -158,11 +158,7 @@ class FleetScrapes:
         self._keys = {key: key for key in self._keys if key[:2] in pods}
 
     def take(
-        self,
-        into: Answered,
-        series: int,
-        labels: Callable[[], Mapping[str, str]],
-        samples: Samples,
+        self, into: Answered, series: int, labels: Callable[[], Mapping[str, str]], samples: Samples
     ) -> None:
         """Take in the samples of a series; ``series``: a hash of its labels."""
         place = self._places.get(series, NEW)

@@ -147,11 +147,7 @@ def age(known: SpeedPosterior, prior: SpeedPosterior, *, now_s: float) -> SpeedP
 
 
 def learn(
-    known: SpeedPosterior,
-    prior: SpeedPosterior,
-    pods: Sequence[PodWindow],
-    *,
-    now_s: float,
+    known: SpeedPosterior, prior: SpeedPosterior, pods: Sequence[PodWindow], *, now_s: float
 ) -> SpeedPosterior:
     """Take in what the pods of a key did over one window; each pod has one vote.
 

@@ -77,8 +77,7 @@ LONG: Final = (
     Column("started_prompt_tokens", ("vllm:prompt_tokens_total",)),
     Column("computed_prompt_tokens", (PROMPT_TOKENS,), ("source", "local_compute")),
     Column(
-        "cached_prompt_tokens",
-        ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total"),
+        "cached_prompt_tokens", ("vllm:prefix_cache_hits_total", "vllm:gpu_prefix_cache_hits_total")
     ),
 )
 """Figures that are read over a quarter of an hour."""

@@ -10,12 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.estimate.learner import (
-    SHARES,
-    constants_of,
-    slow_end,
-    with_constants,
-)
+from tonnage.estimate.learner import SHARES, constants_of, slow_end, with_constants
 from tonnage.estimate.posterior import SpeedPosterior, Three
 
 BAND: Final = 0.03

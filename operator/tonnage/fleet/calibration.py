@@ -81,12 +81,7 @@ class CalibrationConfigMap:
         return StoreResult(calibrations=self._read(), problem=self._problem())
 
     def keep(
-        self,
-        known: Calibrations,
-        now_s: float,
-        *,
-        live: Mapping[str, str],
-        is_last: bool = False,
+        self, known: Calibrations, now_s: float, *, live: Mapping[str, str], is_last: bool = False
     ) -> StoreResult:
         """Write the ConfigMap if a constant moved by more than 2 %, once a minute at most.
 

@@ -174,10 +174,7 @@ class Loop:
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(
-            self.store.snapshot(),
-            self.memory.calibrations,
-            now_s,
-            has_groups=self.lists.has_groups,
+            self.store.snapshot(), self.memory.calibrations, now_s, has_groups=self.lists.has_groups
         )
         awaited = self.past.look(fleet.models, now_s) if self.past else frozenset()
         return replace(

@@ -8,14 +8,7 @@ from itertools import chain
 
 from tonnage.cluster.pages import oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
-from tonnage.fleet.pods import (
-    Object,
-    controller_uid,
-    integer,
-    message_of,
-    num_gpus,
-    uncounted_gpus,
-)
+from tonnage.fleet.pods import Object, controller_uid, integer, message_of, num_gpus, uncounted_gpus
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,

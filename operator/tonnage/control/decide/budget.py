@@ -124,13 +124,11 @@ def over_budget(
     taking = f"{count_of(live.replicas, 'replica')} would take {count_of(grown, 'more GPU')}"
     if grown > 0 and remaining.uncounted:
         return RefusedError(
-            "GPUsUncounted",
-            f"{taking}, and the GPU budget cannot count {remaining.uncounted}",
+            "GPUsUncounted", f"{taking}, and the GPU budget cannot count {remaining.uncounted}"
         )
     if grown > max(0, remaining.gpus):
         return RefusedError(
-            "GPUBudget",
-            f"{taking}, and the GPU budget has {max(0, remaining.gpus)} free",
+            "GPUBudget", f"{taking}, and the GPU budget has {max(0, remaining.gpus)} free"
         )
     return None
 

@@ -9,13 +9,7 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
-from tonnage.manifests.children import (
-    NotServableError,
-    Site,
-    class_to_write_s,
-    deployment,
-    site_of,
-)
+from tonnage.manifests.children import NotServableError, Site, class_to_write_s, deployment, site_of
 from tonnage.manifests.names import GROUPS, Manifest, template_in
 from tonnage.manifests.pod import (
     LEAST_DRAIN_S,

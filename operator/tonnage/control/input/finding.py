@@ -102,10 +102,7 @@ def assessment_with_bug(state: ModelState, known: ObjectMemory, error: Exception
         state=replace(state, bug=error),
         memory=known,
         traffics=Traffics(
-            metrics=Metrics.MISSING,
-            why=why,
-            demand=None,
-            lengths=known.traffic.lengths,
+            metrics=Metrics.MISSING, why=why, demand=None, lengths=known.traffic.lengths
         ),
         refusal=why,
     )

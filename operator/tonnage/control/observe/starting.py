@@ -66,7 +66,7 @@ _KINDS: Final = (
     _LENGTH._replace(pattern=r"estimated maximum model length is (\d{1,9})"),
     _LENGTH._replace(
         pattern="larger than the maximum number of tokens that can be stored in KV cache "
-        r"\((\d{1,9})\)",
+        r"\((\d{1,9})\)"
     ),
     _Kind(
         "KV cache is needed, which is larger than the available KV cache memory",

@@ -16,12 +16,7 @@ from tonnage.control.input.finding import (
     condition_before,
     is_false,
 )
-from tonnage.control.input.state import (
-    APPROVE,
-    Assessment,
-    DeploymentView,
-    Fleet,
-)
+from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, Fleet
 from tonnage.control.input.times import rfc3339
 from tonnage.control.input.writers import SOMEBODY
 from tonnage.control.learn.believed import (
@@ -32,12 +27,7 @@ from tonnage.control.learn.believed import (
 )
 from tonnage.control.measure.attained import objectives
 from tonnage.control.measure.causes import NOBODY
-from tonnage.control.observe.starting import (
-    CRASHES,
-    has_started,
-    held_up,
-    why_refused,
-)
+from tonnage.control.observe.starting import CRASHES, has_started, held_up, why_refused
 from tonnage.control.size.chosen import FLAGS_UNKNOWN
 from tonnage.control.size.question import is_spec_ahead
 from tonnage.estimate.metrics import QUERIES

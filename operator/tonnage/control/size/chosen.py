@@ -30,11 +30,7 @@ from tonnage.sizing.offload import RUNS_ON, decide_offload, without_refused
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags
-from tonnage.sizing.resized import (
-    GAIN_WORTH_A_RESTART,
-    size_changed_spec,
-    with_planned_split,
-)
+from tonnage.sizing.resized import GAIN_WORTH_A_RESTART, size_changed_spec, with_planned_split
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo
 from tonnage.units import significant
