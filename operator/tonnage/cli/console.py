@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -100,7 +100,13 @@ def needs_extra(installs: str, user: str, modules: frozenset[str]) -> Iterator[N
 
 def output(*, is_wide: bool = False) -> "Console":
     """Return where answers go. Colour only on a terminal; ``is_wide``: a table, not prose."""
-    from tonnage.cli.terminal import Terminal  # noqa: PLC0415  (slow: it imports rich)
+    from rich.console import Console  # noqa: PLC0415  (slow)
+
+    class Terminal(Console):
+        """Leaves a closed pipe to whoever runs the command, which knows the exit code for it."""
+
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError
 
     has_width = sys.stdout.isatty() or "COLUMNS" in os.environ
     width = None if has_width else WIDEST

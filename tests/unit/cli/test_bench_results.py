@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from cli_builders import a_request_of, run
+from tonnage.cli.commands.calibrate import calibration_of, fit_runs, subject_of
 from tonnage.cli.read.bench_results import MOST_VALUES, read_runs
-from tonnage.cli.results.calibrating import calibrate as fit_runs
-from tonnage.cli.results.calibrating import calibration_of, subject_of
 from tonnage.estimate.calibration_file import load, speed_posterior_of
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import with_speed

@@ -8,7 +8,7 @@ import yaml
 
 from calibration_builders import a_file
 from cli_builders import CONFIG_JSON, a_request_of, plan, run
-from tonnage.cli.results.calibrating import subject_of
+from tonnage.cli.commands.calibrate import subject_of
 from tonnage.estimate.calibration_file import dump, key_of
 
 MODEL = "meta-llama/Llama-3.2-1B"

@@ -8,7 +8,7 @@ import pytest
 
 from cli_builders import LLAMA, a_comparison, assert_stands_alone, llama, run, tree, words
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.cli.page.throughput import compare_page
+from tonnage.cli.page.pictures import compare_page
 from tonnage.sizing.compare import RefusedClass
 
 GPUS = built_in_gpus()

@@ -14,8 +14,8 @@ from rich.console import Console
 from api_server_double import a_kubeconfig, serving
 from cli_builders import LLAMA, plan, run
 from tonnage.api.status import Status
+from tonnage.cli.commands.explain import chain_report
 from tonnage.cli.read.live import stale_note
-from tonnage.cli.text.explain import chain_report
 
 COLLECTION = "/apis/tonnage.dev/v1alpha1/modeldeployments"
 NAMESPACED = "/apis/tonnage.dev/v1alpha1/namespaces/serving/modeldeployments"

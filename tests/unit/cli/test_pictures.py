@@ -12,7 +12,7 @@ from matplotlib.text import Text
 from cli_builders import a_comparison
 from thorough import one_in
 from tonnage.cli.page.document import SERIES, look
-from tonnage.cli.page.throughput import batches_of, strictest, throughput_figure
+from tonnage.cli.page.pictures import batches_of, strictest, throughput_figure
 from tonnage.cli.results.batches import BatchRow
 from tonnage.sizing.serving.steady import SteadyState
 from tonnage.sizing.step_time.step import StepTime

@@ -23,9 +23,8 @@ from tonnage.cli.commands.init import init as init_command
 from tonnage.cli.commands.options import options_of
 from tonnage.cli.commands.plan import plan as plan_command
 from tonnage.cli.commands.plan_options import PlanInputOptions
-from tonnage.cli.results.checkpoint_weights import narrowed
+from tonnage.cli.results.alternatives import cheaper_whole, narrowed, savings
 from tonnage.cli.results.comparing import compare_classes
-from tonnage.cli.results.savings import cheaper_whole, savings
 from tonnage.sizing.bill import bill
 from tonnage.sizing.plan import keep_searching
 from tonnage.sizing.request import ask, look_up

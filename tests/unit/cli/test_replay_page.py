@@ -10,7 +10,7 @@ from cli_builders import assert_stands_alone, tree, words
 from fleet_builders import a_model, a_sizing
 from tonnage.catalog.gpu import Rent
 from tonnage.cli.page.document import BAD, GOOD, SERIES, look
-from tonnage.cli.page.timeline import PolicyCourse, course_figure, replay_page
+from tonnage.cli.page.pictures import PolicyCourse, course_figure, replay_page
 from tonnage.cli.results.replays import ReplayQuestion, Replays
 from tonnage.cli.text.replay import (
     cells,
@@ -76,7 +76,7 @@ def a_course(*shares, target=0.95, **changes):
         replace(point, attainment=share, requests_per_s=4.0 * (share is not None), **changes)
         for share in shares
     )
-    return PolicyCourse(name="x", what="", points=points, target=target, most=4.0, color="#000000")
+    return PolicyCourse(points=points, target=target, most=4.0, color="#000000")
 
 
 def an_outcome(name, gpu_hours, attainment, *, seed=0, **more):

@@ -25,7 +25,7 @@ from tonnage.cli.commands.plan_options import (
 )
 from tonnage.cli.console import EXIT_INFEASIBLE, OK, Failure, output, print_error, show
 from tonnage.cli.read.manifest import Manifests
-from tonnage.cli.read.references import ModelFiles, parsed_model
+from tonnage.cli.read.references import References, parsed_model
 from tonnage.cli.results.comparing import Compared, compare_classes
 from tonnage.cli.results.plan_summary import choice_row
 from tonnage.cli.results.planning import PlanContext, code_of, request_of
@@ -85,7 +85,7 @@ def compare(*, options: CompareOptions) -> None:
         on_search=search_progress().counting(),
     )
     if page_file is not None:
-        from tonnage.cli.page.throughput import compare_page  # noqa: PLC0415  (needs an extra)
+        from tonnage.cli.page.pictures import compare_page  # noqa: PLC0415  (needs an extra)
 
         write_page(page_file, compare_page(found))
     if page_file != "-":
@@ -94,11 +94,11 @@ def compare(*, options: CompareOptions) -> None:
 
 
 def _request(
-    asked: Manifests, question: PlanInputOptions, terms: PlanContext, beside: ModelFiles
+    asked: Manifests, question: PlanInputOptions, terms: PlanContext, beside: References
 ) -> tuple[ModelDeployment, SizingRequest]:
     resource = single_model(asked, question.names, command="compare")
     parsed = parsed_model(resource, asked)
-    deployment, references = parsed.model, beside.references(parsed)
+    deployment, references = parsed.model, beside.of(parsed)
     try:
         terms = replace(terms, guessed=resource.guessed)
         return deployment, request_of(deployment.spec, terms, references)

@@ -6,12 +6,12 @@ import os
 import platform
 import tarfile
 import time
-from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 import yaml
@@ -25,24 +25,37 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.console import Failure, failing, output, remark, show
-from tonnage.cli.read.live import LiveCluster
-from tonnage.cli.read.nested import block
-from tonnage.cli.read.support_bundle import (
-    EVENTS_FILE,
-    METRICS_ENDING,
-    OPERATOR,
-    SupportBundle,
-    Wanted,
-    read_evidence,
-)
+from tonnage.cli.read.live import LiveCluster, Resource, leases_of, read_all
+from tonnage.cli.read.nested import block, objects
 from tonnage.cli.results.shown import rules, shown, shown_events, shown_metrics
 from tonnage.cluster.calls import KubernetesError, PrometheusError
+from tonnage.cluster.kube import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    EVENTS,
+    LEADER_WORKER_SETS,
+    PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
+)
+from tonnage.cluster.kube import Resource as Kind
+from tonnage.cluster.lease import NAME as LEASE
+from tonnage.fleet.calibration import NAME as CALIBRATION
+from tonnage.manifests.names import MANAGED_LABEL, NAME_LABEL
 from tonnage.redaction import REDACTED, names_in, redacted
-from tonnage.units import count_of
+from tonnage.units import MIB, count_of
 
-if TYPE_CHECKING:
-    from tonnage.settings import Settings
-
+OPERATOR: Final = "app.kubernetes.io/name=tonnage"
+PORT: Final = "http"
+"""Name of the port of the operator's probes and metrics."""
+EVENTS_FILE: Final = "events.yaml"
+METRICS_ENDING: Final = ".metrics.txt"
+MOST_LOG_CHARS: Final = 4 * MIB
+"""The last of a log: what is before them is left out."""
+LOG_LINES: Final = "5000"
+VOLUMES: Final = frozenset({"settings", "gpus", "calibrations"})
+"""What else an administrator mounts may hold anything."""
+T = TypeVar("T")
 ENDING: Final = ".tar.gz"
 MODE: Final = 0o600
 SERIES_FILE: Final = "series.txt"
@@ -93,6 +106,161 @@ class DiagnoseOptions:
     # fmt: on
 
 
+@dataclass(slots=True)
+class SupportBundle:
+    """What was read, as it is: of it a report writes what ``cli.results.shown`` names."""
+
+    cluster: LiveCluster
+    objects: dict[str, Sequence[Resource]] = field(default_factory=dict)
+    """By the file that they are to be in."""
+    texts: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    def attempt(self, what: str, read: Callable[[], T], otherwise: T) -> T:
+        try:
+            return read()
+        except KubernetesError as error:
+            self.problems.append(f"{what}: {error}")
+            return otherwise
+
+    def list(self, what: str, path: str, selector: str = "") -> list[Resource]:
+        api = self.cluster.api
+        return self.attempt(what, lambda: list(api.list(path, label_selector=selector)), [])
+
+    def keep(self, file: str, found: Iterable[Resource]) -> None:
+        self.objects[file] = list(found)
+
+    def text(self, file: str, path: str, **query: str) -> None:
+        content = self.attempt(file, lambda: self.cluster.api.text(path, **query), None)
+        if content is not None:
+            self.texts[file] = content[-MOST_LOG_CHARS:]
+
+
+def read_evidence(
+    cluster: LiveCluster, namespace: str | None, options: DiagnoseOptions
+) -> SupportBundle:
+    """Read what may be read; ``namespace``: of the ModelDeployments, None: all.
+
+    Raises:
+        Failure: the cluster does not answer, or has no ModelDeployments to be read.
+    """
+    models = read_all(cluster, namespace=namespace)
+    reading = SupportBundle(cluster)
+    reading.keep("modeldeployments.yaml", models)
+    _read_serving(reading, namespace, models)
+    _read_operator(reading, options.operator_namespace, options.operator_selector)
+    return reading
+
+
+def _read_serving(
+    reading: SupportBundle, namespace: str | None, models: Sequence[Resource]
+) -> None:
+    """Read what serves: workloads and pods of ours with what joins them, and Events about them."""
+    names = {_name(each) for each in models}
+
+    def keep(kind: Kind, selector: str = f"{MANAGED_LABEL}=true") -> None:
+        found = reading.list(kind.plural, kind.path(namespace), selector)
+        if kind is STATEFUL_SETS:  # those of LeaderWorkerSets have none of our labels
+            found = [
+                each for each in found if block(each, "metadata", "labels").get(NAME_LABEL) in names
+            ]
+        names.update(_name(each) for each in found)
+        reading.keep(f"{kind.plural}.yaml", found)
+
+    for kind in (DEPLOYMENTS, REPLICA_SETS, PODS):
+        keep(kind)
+    if reading.attempt("groups", lambda: reading.cluster.api.serves(LEADER_WORKER_SETS), False):
+        keep(LEADER_WORKER_SETS)
+        keep(STATEFUL_SETS, NAME_LABEL)
+    events = reading.list("events", EVENTS.path(namespace))
+    reading.keep(EVENTS_FILE, (each for each in events if _object_of(each) in names))
+
+
+def _object_of(event: Resource) -> str:
+    return str(block(event, "regarding").get("name", ""))
+
+
+def _read_operator(reading: SupportBundle, namespace: str, selector: str) -> None:
+    found = reading.list("operator", DEPLOYMENTS.path(namespace), selector)
+    pods = reading.list("operator's pods", PODS.path(namespace), selector)
+    if not pods:
+        reading.problems.append(
+            f"no pod of the operator in namespace {namespace} with {selector}: see "
+            "--operator-namespace and --operator-selector"
+        )
+    reading.keep("operator/deployments.yaml", found)
+    reading.keep("operator/pods.yaml", pods)
+    reading.keep("operator/settings.yaml", _config_maps(reading, namespace, _settings_of(found)))
+    reading.keep("operator/calibration.yaml", _config_maps(reading, namespace, [CALIBRATION]))
+    _read_lease(reading, namespace)
+    for pod in pods:
+        _read_pod(reading, namespace, pod)
+
+
+def _read_lease(reading: SupportBundle, namespace: str) -> None:
+    """Read who leads, or led last; where there is no Lease the file says so."""
+    file, before = "operator/lease.yaml", len(reading.problems)
+    none: list[Resource] = []
+    leases = reading.attempt("lease", lambda: leases_of(reading.cluster, namespace), none)
+    if leases:
+        reading.keep(file, leases)
+        return
+    if len(reading.problems) == before:
+        reading.problems.append(
+            f"there is no Lease {LEASE} in namespace {namespace}, and none of an operator that "
+            "serves all namespaces: none has run, or its namespace was deleted"
+        )
+    reading.texts[file] = f"# {reading.problems[-1]}\n"
+
+
+def _config_maps(
+    reading: SupportBundle, namespace: str, names: Iterable[str]
+) -> Iterator[Resource]:
+    """Yield the ConfigMaps of these names that are there."""
+    for name in names:
+        path = CONFIG_MAPS.path(namespace, name)
+        found = reading.attempt(name, lambda path=path: reading.cluster.api.get(path), None)  # type: ignore[misc]
+        if found is not None:
+            yield found
+
+
+def _settings_of(deployments: Iterable[Resource]) -> Iterator[str]:
+    """Yield the names of the ConfigMaps of the chart's own that the operator mounts."""
+    for each in deployments:
+        for volume in objects(block(each, "spec", "template", "spec"), "volumes"):
+            config_map = block(volume, "configMap")
+            if volume.get("name") in VOLUMES and config_map.get("name"):
+                yield str(config_map["name"])
+
+
+def _read_pod(reading: SupportBundle, namespace: str, pod: Resource) -> None:
+    name = _name(pod)
+    log = PODS.path(namespace, name, "log")
+    reading.text(f"operator/{name}.log", log, tailLines=LOG_LINES)
+    statuses = objects(block(pod, "status"), "containerStatuses")
+    if any(each.get("restartCount") for each in statuses):
+        reading.text(f"operator/{name}.previous.log", log, tailLines=LOG_LINES, previous="true")
+    port = next(_ports(pod), None)
+    if port is not None:
+        page = PODS.path(namespace, f"{name}:{port}", "proxy/metrics")
+        reading.text(f"operator/{name}{METRICS_ENDING}", page)
+
+
+def _ports(pod: Resource) -> Iterator[int]:
+    for container in objects(block(pod, "spec"), "containers"):
+        for port in objects(container, "ports"):
+            if port.get("name") == PORT:
+                yield int(port["containerPort"])
+
+
+def _name(found: Resource) -> str:
+    return str(block(found, "metadata").get("name"))
+
+
+if TYPE_CHECKING:
+    from tonnage.settings import Settings
+
+
 @click.command(help=HELP)
 @takes(DiagnoseOptions)
 def diagnose(*, options: DiagnoseOptions) -> None:
@@ -101,16 +269,20 @@ def diagnose(*, options: DiagnoseOptions) -> None:
     path = options.target or Path(f"tonnage-diagnose-{moment}{ENDING}")
     _check(path)
     cluster = options.access.connect()
-    wanted = Wanted(
-        namespace=None if options.is_all else options.namespace or cluster.namespace,
-        operator_namespace=options.operator_namespace,
-        operator_selector=options.operator_selector,
-    )
-    evidence = read_evidence(cluster, wanted)
+    namespace = None if options.is_all else options.namespace or cluster.namespace
+    evidence = read_evidence(cluster, namespace, options)
     if options.prometheus_url is not None:
         asked = options.prometheus.settings(options.prometheus_url)
         evidence.texts[SERIES_FILE] = _series(asked, evidence)
-    files = _files_of(evidence, _about(cluster, wanted, moment))
+    about = {
+        "written": moment,
+        "tonnage": version("tonnage"),
+        "python": platform.python_version(),
+        "kubernetes": _kubernetes(cluster),
+        "namespace": namespace or "all",
+        "operator namespace": options.operator_namespace,
+    }
+    files = _files_of(evidence, about)
     folder = path.name.removesuffix(ENDING)
     _write(path, _archive(files, folder=folder, now_s=now_s))
     console = output()
@@ -145,17 +317,6 @@ def _check(path: Path) -> None:
         raise Failure(f"--save {path} exists, and is not overwritten")
     if not path.parent.is_dir():
         raise Failure(f"--save {path}: there is no folder {path.parent}")
-
-
-def _about(cluster: LiveCluster, wanted: Wanted, moment: str) -> Mapping[str, Any]:
-    return {
-        "written": moment,
-        "tonnage": version("tonnage"),
-        "python": platform.python_version(),
-        "kubernetes": _kubernetes(cluster),
-        "namespace": wanted.namespace or "all",
-        "operator namespace": wanted.operator_namespace,
-    }
 
 
 def _kubernetes(cluster: LiveCluster) -> str:

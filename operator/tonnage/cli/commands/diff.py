@@ -29,7 +29,6 @@ from tonnage.cli.read.live import LiveCluster
 from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load
 from tonnage.cli.read.nested import block
 from tonnage.cli.read.references import (
-    ModelFiles,
     ParsedModel,
     References,
     config_of,
@@ -41,6 +40,7 @@ from tonnage.cli.results.differing import (
     Difference,
     figures,
     live_of,
+    markdown,
     runs_pods,
     total_cost,
     view_of_plan,
@@ -56,7 +56,6 @@ from tonnage.cli.results.planning import (
     parts_of,
 )
 from tonnage.cli.results.rendering import FILE_SITE, servable
-from tonnage.cli.text.difference import markdown
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.observe.queue import settle_queue
 from tonnage.manifests.roles import role_name
@@ -207,7 +206,7 @@ def _by_name(manifests: Manifests, inputs: _Inputs, there: There) -> Mapping[Key
             parsed = inputs.parse(resource, manifests)
             references = References()
             if parsed.model.spec.topology:
-                references = ModelFiles(config=inputs.config).references(parsed)
+                references = References(config=inputs.config).of(parsed)
             for part in parts_of(parsed.model, inputs.terms, references, there=there).models:
                 found[part.key] = replace(parsed, model=part)
     return found
@@ -223,7 +222,7 @@ def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Input
 def _plan_object(
     parsed: ParsedModel, inputs: _Inputs, running: DeploymentView | None
 ) -> Planned | Refused:
-    references = ModelFiles(config=inputs.config).references(parsed)
+    references = References(config=inputs.config).of(parsed)
     return _answer(parsed.model, inputs, references, running)
 
 

@@ -79,7 +79,7 @@ def init(*, question: PlanInputOptions) -> None:
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
     parsed = parsed_model(resource, asked)
-    planned = _plan_or_failure(parsed.model, terms, beside(question).references(parsed))
+    planned = _plan_or_failure(parsed.model, terms, beside(question).of(parsed))
     if planned:
         split = {"gpusPerReplica": planned.sizing.parallelism.num_gpus}
         spec["hardware"] = {**spec["hardware"], **split}

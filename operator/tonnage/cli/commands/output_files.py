@@ -16,7 +16,7 @@ import click
 
 from tonnage.cli.console import Failure, ManifestError, failing, needs_extra, print_error, remark
 from tonnage.cli.read.manifest import ManifestObject, Manifests
-from tonnage.cli.read.references import ModelFiles, parsed_model
+from tonnage.cli.read.references import References, parsed_model
 from tonnage.cli.results.planning import (
     PlanContext,
     Planned,
@@ -159,7 +159,7 @@ def answers_for(
     resource: ManifestObject,
     manifests: Manifests,
     terms: PlanContext,
-    beside: ModelFiles,
+    beside: References,
     live: RunningState | None = None,
 ) -> list[Planned | Refused]:
     """Return the answer for one object, or for each of its roles; ``live``: what runs for it.
@@ -168,7 +168,7 @@ def answers_for(
     """
     try:
         parsed = parsed_model(resource, manifests)
-        references = beside.references(parsed)
+        references = beside.of(parsed)
     except ManifestError as error:
         print_error(error.message)
         return []

@@ -379,33 +379,40 @@ def _with_obstacle(found: Planned | Refused, on_search: OnSearch) -> Planned | R
     return found
 
 
-def _further(answer: Planned | Refused, console: "Console") -> "Iterator[RenderableType]":
-    """Yield what follows the first answer."""
-    if isinstance(answer, Planned) or answer.offers:
-        is_ascii = console.options.ascii_only
-        yield further_report(answer, is_ascii=is_ascii, width=console.width)
-    if isinstance(answer, Planned):
-        yield from beside_report(answer, console)
-
-
-def _parts(answers: list[Planned | Refused], console: "Console") -> "Iterator[RenderableType]":
-    for number, each in enumerate(answers):
+def _parts(
+    firsts: list[Planned | Refused], finished: Finish, console: "Console"
+) -> "Iterator[RenderableType]":
+    """Yield each answer as soon as it is known, and what takes further searches behind it."""
+    for number, first in enumerate(firsts):
         if number:
             yield ""
-        yield from first_report(each)
-        yield from _further(each, console)
+        yield from first_report(first)
+        answer = finished(first)
+        if isinstance(answer, Planned) or answer.offers:
+            is_ascii = console.options.ascii_only
+            yield further_report(answer, is_ascii=is_ascii, width=console.width)
+        if isinstance(answer, Planned):
+            yield from beside_report(answer, console)
 
 
 def _print(firsts: list[Planned | Refused], finished: Finish, options: PlanOptions) -> None:
-    """Print answers, as text each at once, and what takes further searches behind it."""
+    answers = list[Planned | Refused]()
+
+    def finish(first: Planned | Refused) -> Planned | Refused:
+        answers.append(finished(first))
+        return answers[-1]
+
     if options.form == "text" and options.page_file != "-":
-        answers = _shown(firsts, finished)
+        console = output()
+        for part in _parts(firsts, finish, console):
+            show(console, part)
     else:
         answers = [finished(each) for each in firsts]
     if options.page_file is not None:
-        from tonnage.cli.page.throughput import plan_page  # noqa: PLC0415  (needs an extra)
+        from tonnage.cli.page.pictures import plan_page  # noqa: PLC0415  (needs an extra)
 
-        write_page(options.page_file, plan_page(partial(_parts, answers), answers))
+        again = partial(_parts, answers, lambda each: each)
+        write_page(options.page_file, plan_page(again, answers))
     if options.form == "text":
         return
     for each in answers:
@@ -413,16 +420,3 @@ def _print(firsts: list[Planned | Refused], finished: Finish, options: PlanOptio
             print_error(f"{object_label(each)}: {each.message}")
     rows = [row for each in answers for row in step_rows(each)]
     click.echo(serialize([each.to_dict() for each in answers], options.form, rows=rows))
-
-
-def _shown(firsts: list[Planned | Refused], finished: Finish) -> list[Planned | Refused]:
-    console, answers = output(), list[Planned | Refused]()
-    for first in firsts:
-        if answers:
-            console.print()
-        for part in first_report(first):
-            show(console, part)
-        answers.append(finished(first))
-        for part in _further(answers[-1], console):
-            show(console, part)
-    return answers

@@ -19,7 +19,7 @@ from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.hub import checkpoint_in
 from tonnage.cli.read.manifest import Manifests, load
 from tonnage.cli.read.prices import named_gpu
-from tonnage.cli.read.references import ModelFiles, checked_text
+from tonnage.cli.read.references import References, checked_text
 from tonnage.cli.read.spec_overrides import (
     Change,
     change_of,
@@ -152,13 +152,13 @@ def named_classes(classes: Iterable[str], known: Mapping[str, Gpu]) -> list[Gpu]
     return list({gpu.name: gpu for gpu in found}.values())
 
 
-def beside(question: PlanInputOptions) -> ModelFiles:
+def beside(question: PlanInputOptions) -> References:
     """Read what the options name beside the manifests."""
     folder = question.checkpoint_folder
     config = question.catalog.config()
     if config is None and folder and (path := folder / "config.json").is_file():
         config = checked_text(str(path), option="--checkpoint")
-    return ModelFiles(
+    return References(
         config=config,
         checkpoint=checkpoint_in(folder) if folder else None,
         asks_hub=question.asks_hub,

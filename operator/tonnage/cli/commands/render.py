@@ -21,7 +21,7 @@ from tonnage.cli.commands.output_files import answers_for, check_some
 from tonnage.cli.commands.output_formats import serialize
 from tonnage.cli.console import print_error, printable, remark
 from tonnage.cli.read.manifest import load
-from tonnage.cli.read.references import ModelFiles
+from tonnage.cli.read.references import References
 from tonnage.cli.results.differing import offload_of
 from tonnage.cli.results.plan_summary import exit_code, headline, object_label
 from tonnage.cli.results.planning import PlanContext, Planned, Refused
@@ -76,7 +76,7 @@ def render(*, options: RenderOptions) -> None:
         gpus=options.catalog.gpus(),
         calibration=calibration_in(options.calibration_file),
     )
-    beside = ModelFiles(config=options.catalog.config())
+    beside = References(config=options.catalog.config())
     manifests = load(options.names)
     check_some(manifests, options.names)
     answers = [answers_for(each, manifests, terms, beside) for each in manifests.model_deployments]

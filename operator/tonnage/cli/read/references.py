@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,18 +19,6 @@ from tonnage.manifests.names import WORKLOADS
 from tonnage.manifests.target import TargetEngine, target_engine
 
 CONFIG_NAME: Final = "config.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class References:
-    """What a spec refers to, and what is known of its model beside it."""
-
-    config: str | None = None
-    """The text of its config.json."""
-    target: TargetEngine | None = None
-    """Of the workload that it scales; its flags stay as they are."""
-    checkpoint: Checkpoint | None = None
-    """What the files of its model hold; without it weights are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,20 +40,26 @@ def parsed_model(resource: ManifestObject, manifests: Manifests) -> ParsedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFiles:
-    """What is known of a model beside its spec: its config.json and its checkpoint."""
+class References:
+    """What a spec refers to, and what is known of its model beside it."""
 
     config: str | None = None
+    """The text of its config.json."""
+    target: TargetEngine | None = None
+    """Of the workload that it scales; its flags stay as they are."""
     checkpoint: Checkpoint | None = None
+    """What the files of its model hold; without it weights are counted."""
     asks_hub: bool = False
+    """For what is not given."""
 
-    def references(self, parsed: ParsedModel) -> References:
+    def of(self, parsed: ParsedModel) -> "References":
         """Return what a spec refers to: as given, else in the same files, else on the hub.
 
         Raises:
             ManifestError: something is not in these files, or cannot be read.
         """
-        return References(
+        return replace(
+            self,
             config=self._config(parsed),
             target=target_of(parsed),
             checkpoint=self._checkpoint(parsed.model.spec.model),

@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import Gpu
+from tonnage.cli.results.alternatives import paid_otherwise
 from tonnage.cli.results.batches import BatchRow, batch_rows
 from tonnage.cli.results.planning import fewest_replicas, identity
-from tonnage.cli.results.savings import paid_otherwise
 from tonnage.explain.demand_outcome import capacity_figures, demand_figures
 from tonnage.explain.report import estimate_status, plan_status, round_estimate
 from tonnage.sizing.compare import Choice, RefusedClass, Selection, select

@@ -7,9 +7,8 @@ from typing import Final
 
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.cli.console import BAD_INPUT, EXIT_INFEASIBLE, OK
-from tonnage.cli.results.alternatives import Alternative
+from tonnage.cli.results.alternatives import Alternative, Saving
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused, identity
-from tonnage.cli.results.savings import Saving
 from tonnage.explain.demand_outcome import at_demand, cost_figures, per_hour_written
 from tonnage.explain.report import rate_written, round_estimate
 from tonnage.explain.words import Answer, explain

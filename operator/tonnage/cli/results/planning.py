@@ -12,9 +12,14 @@ from tonnage.api.status import Reason
 from tonnage.api.topology import Topology
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.read.references import References
-from tonnage.cli.results.alternatives import Alternative, offers
-from tonnage.cli.results.checkpoint_weights import as_stored
-from tonnage.cli.results.savings import Saving, cheaper_whole, savings
+from tonnage.cli.results.alternatives import (
+    Alternative,
+    Saving,
+    as_stored,
+    cheaper_whole,
+    offers,
+    savings,
+)
 from tonnage.estimate.errors import CalibrationFileError
 from tonnage.explain.demand_outcome import capacity_figures, demand_figures
 from tonnage.explain.offload import offload_reasons
