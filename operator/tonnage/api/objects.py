@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from tonnage.api.base import GROUP, KIND, VERSION
 from tonnage.api.fields import flag_refusal
+from tonnage.api.pod_rules import printable
 from tonnage.api.spec import (
     MAX_TOPOLOGY_NAME_LENGTH,
     NAME_MESSAGE,
@@ -150,7 +151,7 @@ def _describe_error(error: ErrorDetails, root: str) -> str:
     if error["type"] == "pod_template":
         return f"{root}{path}{error['msg']}"
     if error["type"] == "string_pattern_mismatch" and "args" in error["loc"]:
-        return f"{root}{path}: {_printable_text(flag_refusal(str(error['input'])))}"
+        return f"{root}{path}: {printable(flag_refusal(str(error['input'])))}"
     if error["type"] == "string_pattern_mismatch" and error["loc"][-2:] == ("model", "id"):
         shown = _format_value(error["input"])
         return f"{root}{path}: must be ORGANISATION/NAME, as on Hugging Face (read: {shown})"
@@ -200,10 +201,6 @@ def _quoting(field: str, number: float) -> str:
     if field in _DURATIONS:
         return f"quote it, with a unit, such as {number:g}s or {number:g}ms (read: {number})"
     return f'quote it, such as "{number}": YAML turns an unquoted 0.30 into 0.3 (read: {number})'
-
-
-def _printable_text(text: str) -> str:
-    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 def _format_value(value: object) -> str:

@@ -52,9 +52,13 @@ def checked_template(template: dict[str, Any]) -> dict[str, Any]:
     if found:
         more = f"; and {len(found) - MOST_SHOWN} more" if len(found) > MOST_SHOWN else ""
         shown = "; spec.pods.template".join(f"{path}: {why}" for path, why in found[:MOST_SHOWN])
-        text = "".join(each if each.isprintable() else "?" for each in shown + more)
-        raise PydanticCustomError("pod_template", "{text}", {"text": text[:MOST_CHARACTERS]})
+        text = printable(shown + more)[:MOST_CHARACTERS]
+        raise PydanticCustomError("pod_template", "{text}", {"text": text})
     return template
+
+
+def printable(text: str) -> str:
+    return "".join(each if each.isprintable() else "?" for each in text)
 
 
 PodTemplate = Annotated[

@@ -13,7 +13,7 @@ from tonnage.api.pod_rules import ENGINE
 from tonnage.api.pods import DEPRECATED, Pods
 
 Template = dict[str, Any]
-_KEYS: Final = {
+KEYS: Final = {
     "containers": "name",
     "hostAliases": "ip",
     "imagePullSecrets": "name",
@@ -21,9 +21,11 @@ _KEYS: Final = {
     "volumeMounts": "mountPath",
     "volumes": "name",
 }
+"""Lists that are merged by the key of their elements."""
 _NAMED: Final = frozenset({"annotations", "httpHeaders", "labels", "matchLabels", "nodeSelector"})
 """Objects in which an empty text is stored: fields of most are no fields of Kubernetes."""
-_AMOUNTS: Final = frozenset({"divisor", "limits", "requests", "sizeLimit"})
+AMOUNTS: Final = frozenset({"divisor", "limits", "requests", "sizeLimit"})
+"""Fields whose values, or those below them, are stored in another form than they were given."""
 _UNSTORED: Final = {
     *("readOnly", "initialDelaySeconds", "periodSeconds", "timeoutSeconds"),
     *("failureThreshold", "successThreshold"),
@@ -51,7 +53,7 @@ def _both(name: str, first: Mapping[str, Any], second: Mapping[str, Any]) -> Any
         return [*(each for each in ours if each["name"] not in names), *theirs]
     if name == "tolerations":
         return [*ours, *theirs]
-    if key := _KEYS.get(name):
+    if key := KEYS.get(name):
         found = {each.get(key): each for each in ours}
         for each in theirs:
             found[each.get(key)] = merged(found.get(each.get(key), {}), each)
@@ -135,18 +137,18 @@ def as_stored(node: Any, name: str = "") -> Any:
         case list():
             return [as_stored(each, name) for each in node]
         case dict():
-            above = name if name in _AMOUNTS else ""
+            above = name if name in AMOUNTS else ""
             below = {key: as_stored(each, above or key) for key, each in node.items()}
             if name in _NAMED:
                 return below
             return {key: each for key, each in below.items() if _is_stored(key, each)}
         case None:
             return ""
-        case int() | float() if name in _AMOUNTS:
+        case int() | float() if name in AMOUNTS:
             return str(node)
     return node
 
 
 def _is_stored(name: str, value: Any) -> bool:
-    is_empty = value in ("", []) or (name in _NAMED | _AMOUNTS and value == {})
+    is_empty = value in ("", []) or (name in _NAMED | AMOUNTS and value == {})
     return not is_empty and not (name in _UNSTORED and value == 0)

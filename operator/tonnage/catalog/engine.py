@@ -16,8 +16,9 @@ from tonnage.catalog.parameters import WIDE_BYTES
 from tonnage.catalog.shape import ModelShape, StateAttention
 from tonnage.units import GIB
 
-MEMORY_FILE = Path(__file__).parent / "engines" / "memory.toml"
-RUNNERS_FILE = MEMORY_FILE.with_name("runners.toml")
+ENGINES_FOLDER = Path(__file__).parent / "engines"
+MEMORY_FILE = ENGINES_FOLDER / "memory.toml"
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,10 +65,15 @@ class MemoryConstants:
 
 
 @cache
+def engine_rows(file: str, table: str, kind: type[Value]) -> tuple[Value, ...]:
+    """Return the rows of a table of ``engines``, oldest first."""
+    rows = tomllib.loads((ENGINES_FOLDER / file).read_text())[table]
+    return TypeAdapter(tuple[kind, ...]).validate_python(rows)  # type: ignore[valid-type]
+
+
 def memory_constants() -> tuple[MemoryConstants, ...]:
     """Return the constants of all versions, oldest first."""
-    entries = tomllib.loads(MEMORY_FILE.read_text())["versions"]
-    return tuple(TypeAdapter(list[MemoryConstants]).validate_python(entries))
+    return engine_rows(MEMORY_FILE.name, "versions", MemoryConstants)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +108,6 @@ class SecondRunner:
         return is_listed or (self.others == "dense" and is_dense)
 
 
-@cache
-def second_runners() -> tuple[SecondRunner, ...]:
-    """Return what is known of the second runner in each version that has it, oldest first."""
-    entries = tomllib.loads(RUNNERS_FILE.read_text())["second"]
-    return tuple(TypeAdapter(list[SecondRunner]).validate_python(entries))
-
-
-Value = TypeVar("Value")
-ENGINES_FOLDER = Path(__file__).parent / "engines"
 StateCacheKind = Literal[
     "gated_delta_net", "kimi_delta", "kimi_k3", "lightning", "mamba1", "mamba2", "short_conv"
 ]
@@ -187,12 +184,6 @@ class EngineVersion:
 @cache
 def _vllm() -> Mapping[str, Any]:
     return tomllib.loads((ENGINES_FOLDER / "vllm.toml").read_text())
-
-
-@cache
-def _versions() -> tuple[EngineVersion, ...]:
-    """Return what is known of each version, oldest first."""
-    return tuple(TypeAdapter(list[EngineVersion]).validate_python(_vllm()["versions"]))
 
 
 def parse_version(text: str) -> tuple[int, int]:
@@ -311,13 +302,13 @@ def known_engine(version: str) -> KnownEngine:
     """
     asked = parse_version(version)
     newest = parse_version(newest_version())
+    runners = engine_rows("runners.toml", "second", SecondRunner)
     return KnownEngine(
         minor=f"{asked[0]}.{asked[1]}",
-        constants=_latest(_versions(), asked),
+        constants=_latest(engine_rows("vllm.toml", "versions", EngineVersion), asked),
         memory=_latest(memory_constants(), asked),
         second_runner=next(
-            (each for each in reversed(second_runners()) if parse_version(each.since) <= asked),
-            None,
+            (each for each in reversed(runners) if parse_version(each.since) <= asked), None
         ),
         is_guess=asked > newest,
     )
@@ -358,11 +349,6 @@ class BatchDefaults:
         return is_large and not is_excepted and parse_version(self.since) <= asked
 
 
-@cache
-def _batch_defaults() -> tuple[BatchDefaults, ...]:
-    return tuple(TypeAdapter(list[BatchDefaults]).validate_python(_vllm()["batches"]))
-
-
 STRETCHED_UNTIL = (0, 30)
 LONGROPE_SHORT_SINCE = (0, 12)
 
@@ -387,7 +373,8 @@ def batch_defaults(gpu: Gpu, minor: str = "") -> BatchDefaults:
         [vllm-source] engine/arg_utils.py get_batch_defaults: by device memory, and by name.
     """
     asked = parse_version(minor or newest_version())
-    return next(each for each in _batch_defaults() if each.hold_for(gpu, asked))
+    rows: tuple[BatchDefaults, ...] = engine_rows("vllm.toml", "batches", BatchDefaults)
+    return next(each for each in rows if each.hold_for(gpu, asked))
 
 
 def image_version(image: str) -> str | None:

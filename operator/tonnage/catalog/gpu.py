@@ -218,13 +218,10 @@ def own_names(gpu: "Gpu") -> Iterable[str]:
 def same_model(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
     """Return the boards of the model that a name means, whatever size and form it says."""
     asked = words(name)
-    fitting = [gpu for gpu in gpus.values() if _is_model(gpu, asked)]
+    variants = asked & _VARIANTS
+    fitting = [gpu for gpu in gpus.values() if variants <= _model(gpu) <= asked]
     most = max((len(_model(gpu)) for gpu in fitting), default=0)
     return tuple(gpu for gpu in fitting if len(_model(gpu)) == most)
-
-
-def _is_model(gpu: "Gpu", asked: frozenset[str]) -> bool:
-    return _model(gpu) <= asked and asked & _VARIANTS <= _model(gpu)
 
 
 def _model(gpu: "Gpu") -> frozenset[str]:

@@ -155,14 +155,10 @@ def base_checkpoint(model_id: str) -> BaseCheckpoint | None:
     if parts is None or len(shapes) != 1 or not may_rename(publisher_of(model_id), owners):
         return None
     return BaseCheckpoint(
-        name=min(names, key=_has_own_format),
+        name=min(names, key=lambda name: "quantization_config" in _blocks(name)[1]),
         weight_format=parts.weight_format,
         is_tuned=parts.is_tuned,
     )
-
-
-def _has_own_format(name: str) -> bool:
-    return "quantization_config" in _blocks(name)[1]
 
 
 @cache
@@ -202,26 +198,18 @@ def model_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(_names().values()))
 
 
-def full_model_name(name: str) -> str:
-    """Return the hub id of a built-in model, which may be given in any case, without publisher.
-
-    Raises:
-        CatalogError: unknown, or short for several; the message says what to do.
-    """
-    return find_model(name, _names())
-
-
-def find_model(model_id: str, models: Mapping[str, str]) -> str:
+def full_model_name(model_id: str, models: Mapping[str, str] | None = None) -> str:
     """Look up a model by its hub id, in any case, or by the part after the publisher.
 
-    ``models`` leads from every name and alias to the name.
+    ``models`` leads from every name and alias to the name; None: the built-in ones.
 
     Raises:
         CatalogError: unknown, or short for several; the message says what to do.
 
-    >>> find_model("qwen3-8b", {"Qwen/Qwen3-8B": "Qwen/Qwen3-8B"})
+    >>> full_model_name("qwen3-8b")
     'Qwen/Qwen3-8B'
     """
+    models = _names() if models is None else models
     if model_id in models:
         return models[model_id]
     asked = model_id.casefold()
@@ -332,14 +320,10 @@ def _names() -> Mapping[str, str]:
     """Return the name that each name and alias stands for."""
     return {
         known: name
-        for models in _index().values()
+        for models in _read("index").values()
         for name, aliases in models.items()
         for known in (name, *(aliases or ()))
     }
-
-
-def _index() -> Mapping[str, Mapping[str, list[str] | None]]:
-    return _read("index")
 
 
 @cache
@@ -351,7 +335,7 @@ def _read(stem: str) -> Mapping[str, Any]:
 
 def _blocks(name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return the block of the shape and that of the checkpoint."""
-    family = next(family for family, models in _index().items() if name in models)
+    family = next(family for family, models in _read("index").items() if name in models)
     content = _read(family)
     checkpoint = content["models"][name]
     return content["shapes"][checkpoint["shape"]], checkpoint

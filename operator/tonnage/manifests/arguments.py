@@ -140,9 +140,10 @@ BUCKETS = {"time_to_first_token": LATENCY_BOUNDS_S, "inter_token_latency": LATEN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Serving:
-    """What the arguments say beside the capacity flags."""
+class PodFigures:
+    """What a template needs beside the spec: all of it decided or looked up."""
 
+    flags: Flags
     dtype: str
     """For ``--dtype``: bfloat16 or float16. A 16-bit cache has it too."""
     kv_cache_dtype: str
@@ -159,34 +160,37 @@ class Serving:
     """Of the host's memory for the cache of a replica, with all its ranks."""
     queue_class_s: float = 0.0
     """Age of who is served last from which newer requests start first. 0: fcfs."""
+    weights_bytes: float = 0.0
+    """Of the whole model: the start-up budget grows with it."""
+    product_labels: tuple[str, ...] = ()
+    annotate_scrape: bool = False
+    """No PodMonitor there: tell Prometheus by annotation."""
 
 
-def engine_arguments(
-    spec: Spec, flags: Flags, serving: Serving, *, is_worker: bool = False
-) -> list[str]:
+def engine_arguments(spec: Spec, figures: PodFigures, *, is_worker: bool = False) -> list[str]:
     """Return the arguments after ``vllm serve``. Every flag that decides capacity is explicit.
 
     ``is_worker``: of a process on a further node, which answers no requests.
     """
-    return [spec.model.id, *_model(spec, serving), *_capacity(spec, flags, serving),
-            *_nodes(serving, is_worker=is_worker),
-            *_adapters(spec.model.adapters), *_operation(serving),
+    return [spec.model.id, *_model(spec, figures), *_capacity(spec, figures),
+            *_nodes(figures, is_worker=is_worker),
+            *_adapters(spec.model.adapters), *_operation(figures),
             *(spec.engine.args if spec.engine else ())]  # fmt: skip
 
 
-def _model(spec: Spec, serving: Serving) -> Iterator[str]:
+def _model(spec: Spec, figures: PodFigures) -> Iterator[str]:
     served_names = [a for a in (spec.engine.args if spec.engine else ()) if "served-model" in a]
     if not served_names:
         yield from ("--served-model-name", spec.model.id)
     if spec.model.revision:
         yield from ("--revision", spec.model.revision)
-    yield from ("--dtype", serving.dtype)
-    if serving.quantization:
-        yield from ("--quantization", serving.quantization)
+    yield from ("--dtype", figures.dtype)
+    if figures.quantization:
+        yield from ("--quantization", figures.quantization)
 
 
-def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
-    split = flags.parallelism
+def _capacity(spec: Spec, figures: PodFigures) -> Iterator[str]:
+    flags, split = figures.flags, figures.flags.parallelism
     yield from ("--max-model-len", str(flags.context_tokens or spec.context_length))
     yield from ("--max-num-seqs", str(flags.max_num_seqs))
     yield from ("--max-num-batched-tokens", str(flags.max_num_batched_tokens))
@@ -195,7 +199,7 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield from ("--kv-cache-memory-bytes", str(flags.kv_cache_bytes))
     if flags.num_gpu_blocks is not None:
         yield from ("--num-gpu-blocks-override", str(flags.num_gpu_blocks))
-    yield from ("--kv-cache-dtype", serving.kv_cache_dtype)
+    yield from ("--kv-cache-dtype", figures.kv_cache_dtype)
     yield from ("--tensor-parallel-size", str(split.tensor))
     if split.pipeline > 1:
         yield from ("--pipeline-parallel-size", str(split.pipeline))
@@ -203,17 +207,17 @@ def _capacity(spec: Spec, flags: Flags, serving: Serving) -> Iterator[str]:
         yield from ("--decode-context-parallel-size", str(split.context))
     if split.data > 1:
         yield from ("--data-parallel-size", str(split.data))
-    if serving.has_whole_experts:
+    if figures.has_whole_experts:
         yield "--enable-expert-parallel"
-    yield from queue_arguments(serving.queue_class_s, flags.max_num_queued_tokens)
+    yield from queue_arguments(figures.queue_class_s, flags.max_num_queued_tokens)
     yield from role_arguments(spec)
-    yield from offload_arguments(serving.host_cache_gib / split.data)
+    yield from offload_arguments(figures.host_cache_gib / split.data)
     if spec.engine and (drafts := spec.engine.speculative):
         config = {"method": drafts.method, "num_speculative_tokens": drafts.tokens}
         yield from ("--speculative-config", json.dumps(config, separators=(",", ":")))
 
 
-def _nodes(serving: Serving, *, is_worker: bool) -> Iterator[str]:
+def _nodes(figures: PodFigures, *, is_worker: bool) -> Iterator[str]:
     """Yield what joins the processes of a replica: tensor ranks within a node, others across.
 
     The kubelet fills in what LeaderWorkerSet puts before all other variables of a container. Of
@@ -225,9 +229,9 @@ def _nodes(serving: Serving, *, is_worker: bool) -> Iterator[str]:
         engine/arg_utils.py inferred_data_parallel_rank; entrypoints/cli/serve.py run_headless.
         [lws-source] pkg/utils/pod/pod_utils.go AddLWSVariables.
     """
-    if serving.num_nodes == 1:
+    if figures.num_nodes == 1:
         return
-    yield from ("--nnodes", str(serving.num_nodes))
+    yield from ("--nnodes", str(figures.num_nodes))
     yield from ("--node-rank", RANK if is_worker else "0")
     yield from ("--master-addr", LEADER)
     yield from ("--master-port", str(MASTER_PORT))
@@ -242,10 +246,10 @@ def _adapters(given: Adapters | None) -> Iterator[str]:
         yield from ("--max-lora-rank", str(given.rank))
 
 
-def _operation(serving: Serving) -> Iterator[str]:
-    if serving.constants.shutdown_timeout:
-        yield from ("--shutdown-timeout", str(serving.drain_s))
-    if serving.constants.custom_histogram_buckets:
+def _operation(figures: PodFigures) -> Iterator[str]:
+    if figures.constants.shutdown_timeout:
+        yield from ("--shutdown-timeout", str(figures.drain_s))
+    if figures.constants.custom_histogram_buckets:
         yield from ("--custom-histogram-buckets", json.dumps(BUCKETS, separators=(",", ":")))
 
 

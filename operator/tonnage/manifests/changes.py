@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from tonnage.api import pod_template
 from tonnage.manifests.arguments import argument_pairs
 from tonnage.redaction import REDACTED, SECRET_NAME
 from tonnage.units import KB, quantity
@@ -20,21 +21,14 @@ Owned = Mapping[str, Any] | None
 
 ALL: Final[Mapping[str, Any]] = {}
 KEYS: Final[Mapping[str, tuple[str, ...]]] = {
-    "containers": ("name",),
+    **{name: (key,) for name, key in pod_template.KEYS.items()},
     "env": ("name",),
-    "hostAliases": ("ip",),
-    "imagePullSecrets": ("name",),
-    "initContainers": ("name",),
     "ports": ("containerPort", "protocol"),
     "topologySpreadConstraints": ("topologyKey", "whenUnsatisfiable"),
-    "volumeMounts": ("mountPath",),
-    "volumes": ("name",),
 }
 """Lists that the API server merges by key; any other is one value."""
 DEFAULT_KEYS: Final = {"protocol": "TCP"}
 ARGUMENTS: Final = frozenset({"args", "command"})
-QUANTITIES: Final = frozenset({"divisor", "limits", "requests", "sizeLimit"})
-"""Fields whose values, or those below them, are written in another form than they were given."""
 LONGEST: Final = 120
 """Characters of a value that are shown."""
 DEFAULTS: Final[Mapping[str, tuple[Any, ...]]] = {
@@ -273,7 +267,7 @@ def _is_same(path: str, live: Any, wanted: Any) -> bool:
     if live == wanted:
         return True
     is_amount = isinstance(live, str) and isinstance(wanted, str)
-    if not is_amount or not QUANTITIES.intersection(path.split(".")):
+    if not is_amount or not pod_template.AMOUNTS.intersection(path.split(".")):
         return False
     try:
         # The API server rounds amounts up to thousandths.

@@ -14,7 +14,7 @@ from tonnage.api.pods import Pods
 from tonnage.api.spec import MAX_NAME_LENGTH, MOST_HOST_GIB, KvOffload, Model, Spec
 from tonnage.catalog.engine_limits import automatic_cache, nodes_refusal
 from tonnage.estimate.metrics import prometheus_duration
-from tonnage.manifests.arguments import Serving, is_runnable
+from tonnage.manifests.arguments import PodFigures, is_runnable
 from tonnage.manifests.names import (
     DIGEST_ANNOTATION,
     DRAIN_ANNOTATION,
@@ -30,7 +30,7 @@ from tonnage.manifests.names import (
     template_in,
     workload_over,
 )
-from tonnage.manifests.pod import PodFigures, drain_time_s, longest_answer, pod_template, together
+from tonnage.manifests.pod import drain_time_s, longest_answer, pod_template, startup_s, together
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
@@ -91,7 +91,11 @@ def spec_digest(model: ModelDeployment) -> str:
 
 @memoize
 def _digest_of(spec: Spec) -> str:
-    return hashlib.sha256(_written_spec(spec).encode()).hexdigest()[:DIGEST_LENGTH]
+    return _digest(_written_spec(spec))
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def _written_spec(spec: Spec) -> str:
@@ -134,10 +138,10 @@ def deployment(
     own_class_s = newest_first_s(model.spec)
     class_s = own_class_s and (class_s or own_class_s)
     figures = _figures(model.spec.model, sizing, site, drain_s, class_s)
-    placed = together(model.spec.pods or Pods())
-    if figures.workload.is_group:
+    placed, workload = together(model.spec.pods or Pods()), workload_over(figures.num_nodes)
+    if workload.is_group:
         _check_name(model)
-        _check_budget(model, figures.serving.num_nodes)
+        _check_budget(model, figures.num_nodes)
     elif placed:
         raise NotServableError(
             f"pods.groupTopology needs a replica over several nodes: {sizing.flags.parallelism} "
@@ -146,24 +150,24 @@ def deployment(
     annotations = {
         **placed,
         DIGEST_ANNOTATION: spec_digest(model),
-        FLAGS_ANNOTATION: write_flags(figures.flags, figures.serving.host_cache_gib, class_s),
+        FLAGS_ANNOTATION: write_flags(figures.flags, figures.host_cache_gib, class_s),
         DRAIN_ANNOTATION: str(drain_s),
         SPEC_ANNOTATION: _written_spec(model.spec),
     }
     made = {
-        "apiVersion": figures.workload.api_version,
-        "kind": figures.workload.kind,
+        "apiVersion": workload.api_version,
+        "kind": workload.kind,
         "metadata": metadata_of(model) | {"annotations": annotations},
-        "spec": _groups(model, figures) if figures.workload.is_group else _pods(model, figures),
+        "spec": _groups(model, figures) if workload.is_group else _pods(model, figures),
     }
-    annotations[TEMPLATE_ANNOTATION] = _template_digest(made)
+    annotations[TEMPLATE_ANNOTATION] = _digest(json.dumps(template_in(made), sort_keys=True))
     return made
 
 
 def _pods(model: ModelDeployment, figures: PodFigures) -> Manifest:
     """Return the spec of a Deployment: each replica is a pod."""
     return {
-        "progressDeadlineSeconds": math.ceil(figures.startup_s) + 600,
+        "progressDeadlineSeconds": math.ceil(startup_s(figures)) + 600,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(model)},
         "selector": {"matchLabels": selector(model.name)},
         "template": pod_template(model.name, model.spec, figures),
@@ -188,7 +192,7 @@ def _groups(model: ModelDeployment, figures: PodFigures) -> Manifest:
             "rollingUpdateConfiguration": _rolling(model),
         },
         "leaderWorkerTemplate": {
-            "size": figures.serving.num_nodes,
+            "size": figures.num_nodes,
             "restartPolicy": "RecreateGroupOnPodRestart",
             "leaderTemplate": pod_template(model.name, model.spec, figures),
             "workerTemplate": pod_template(model.name, model.spec, figures, is_worker=True),
@@ -199,12 +203,6 @@ def _groups(model: ModelDeployment, figures: PodFigures) -> Manifest:
 def _rolling(model: ModelDeployment) -> Manifest:
     surge = (model.spec.pods or Pods()).max_surge
     return {"maxSurge": surge, "maxUnavailable": 1 - surge}
-
-
-def _template_digest(made: Manifest) -> str:
-    """Return a digest of the pod templates of a workload as we write it, without defaults."""
-    text = json.dumps(template_in(made), sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
 def service(model: ModelDeployment, num_nodes: int = 1) -> Manifest:
@@ -269,22 +267,19 @@ def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int, class_s: fl
         _check_groups(sizing, site)
     return PodFigures(
         flags=sizing.flags,
-        workload=workload_over(num_nodes),
-        serving=Serving(
-            dtype=request.dtype,
-            kv_cache_dtype=_kv_cache_dtype(request),
-            constants=request.engine.constants,
-            has_whole_experts=has_whole_experts(
-                request.shape, request.weights, split, is_asked=bool(request.sizes.expert)
-            ),
-            drain_s=drain_s,
-            quantization=_quantization(sizing),
-            num_nodes=num_nodes,
-            queue_class_s=class_s,
-            host_cache_gib=_host_cache_gib(model.kv_offload, sizing)
-            if model.kv_offload and request.has_host_cache
-            else 0,
+        dtype=request.dtype,
+        kv_cache_dtype=_kv_cache_dtype(request),
+        constants=request.engine.constants,
+        has_whole_experts=has_whole_experts(
+            request.shape, request.weights, split, is_asked=bool(request.sizes.expert)
         ),
+        drain_s=drain_s,
+        quantization=_quantization(sizing),
+        num_nodes=num_nodes,
+        queue_class_s=class_s,
+        host_cache_gib=_host_cache_gib(model.kv_offload, sizing)
+        if model.kv_offload and request.has_host_cache
+        else 0,
         weights_bytes=sizing.shard.weights_bytes * split.num_gpus,
         product_labels=request.gpu.product_labels,
         annotate_scrape=not site.has_pod_monitors,
@@ -383,9 +378,7 @@ def _quantization(sizing: Sizing) -> str | None:
     Only fp8 can be made from 16-bit weights while loading; every other format needs a checkpoint.
     """
     asked, stored = sizing.request.weights.name, sizing.request.shape.weight_format.name
-    if asked == stored:
-        return None
-    if asked in HALF_TYPES and stored in HALF_TYPES:
+    if asked == stored or {asked, stored} <= set(HALF_TYPES):
         return None
     if asked == "fp8" and stored in HALF_TYPES:
         return "fp8"

@@ -17,7 +17,7 @@ from tonnage.api.pods import Pods, User
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
 from tonnage.manifests.arguments import (
-    Serving,
+    PodFigures,
     engine_arguments,
     host_cache_room_gib,
     role_environment,
@@ -32,10 +32,10 @@ from tonnage.manifests.names import (
     Manifest,
     Workload,
     labels,
+    workload_over,
 )
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.ttft import typical_ttft_s
 from tonnage.units import GB, GIB, MINUTE_S, round_up
 
@@ -164,24 +164,9 @@ MIN_STARTUP_S = 30 * MINUTE_S
 COMPILE_S = 5 * MINUTE_S
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodFigures:
-    """What a template needs beside the spec: all of it decided or looked up."""
-
-    flags: Flags
-    serving: Serving
-    weights_bytes: float
-    """Of the whole model: the start-up budget grows with it."""
-    product_labels: tuple[str, ...]
-    annotate_scrape: bool
-    """No PodMonitor there: tell Prometheus by annotation."""
-    workload: Workload
-    """What the pods are part of."""
-
-    @property
-    def startup_s(self) -> float:
-        """That a replica may take to start."""
-        return startup_budget_s(self.weights_bytes, self.serving.host_cache_gib * GIB)
+def startup_s(figures: PodFigures) -> float:
+    """Return how long a replica may take to start."""
+    return startup_budget_s(figures.weights_bytes, figures.host_cache_gib * GIB)
 
 
 def startup_budget_s(weights_bytes: float, host_cache_bytes: float = 0) -> float:
@@ -219,7 +204,8 @@ def pod_template(
     own_pod, given = _pod_spec(spec, figures, is_worker=is_worker), given_template(pods)
     template = merged({"metadata": metadata, "spec": own_pod}, given)
     _finish(template["spec"], spec, figures)
-    place(template["spec"], own_pod, name, figures.workload, is_worker=is_worker)
+    workload = workload_over(figures.num_nodes)
+    place(template["spec"], own_pod, name, workload, is_worker=is_worker)
     return template
 
 
@@ -239,11 +225,11 @@ def _pod_spec(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": grace_period_s(figures.serving.drain_s),
+        "terminationGracePeriodSeconds": grace_period_s(figures.drain_s),
         "securityContext": _security(pods),
         "tolerations": [dict(GPU_TAINT)],
         "containers": [_container(spec, figures, is_worker=is_worker)],
-        "volumes": _volumes(pods, figures.serving),
+        "volumes": _volumes(pods, figures),
         **affinity(pods, figures.product_labels),
     }
 
@@ -258,19 +244,19 @@ def _security(pods: Pods) -> Manifest:
 
 
 def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
-    engine, pods, serving = spec.engine, spec.pods or Pods(), figures.serving
+    engine, pods = spec.engine, spec.pods or Pods()
     ports = {"ports": [{"name": "http", "containerPort": HTTP_PORT}]}
     image = engine.image if engine and engine.image else default_image(spec)
-    num_gpus = figures.flags.parallelism.num_gpus // serving.num_nodes
+    num_gpus = figures.flags.parallelism.num_gpus // figures.num_nodes
     return {
         "name": CONTAINER,
         "image": image,
-        "command": queue_command(figures.serving.queue_class_s),
-        "args": engine_arguments(spec, figures.flags, serving, is_worker=is_worker),
+        "command": queue_command(figures.queue_class_s),
+        "args": engine_arguments(spec, figures, is_worker=is_worker),
         **({} if is_worker else ports),
-        "env": environment(pods, queue_environment(figures.serving.queue_class_s)),
+        "env": environment(pods, queue_environment(figures.queue_class_s)),
         "resources": {"limits": {"nvidia.com/gpu": str(num_gpus)}},
-        **({} if is_worker else _probes(figures.startup_s)),
+        **({} if is_worker else _probes(startup_s(figures))),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
         "securityContext": _confined(),
@@ -319,7 +305,7 @@ def _confined() -> Manifest:
 
 def _make_room(resources: Manifest, figures: PodFigures) -> None:
     """Add a cache in host memory to what the user asks for."""
-    gib = host_cache_room_gib(figures.serving.host_cache_gib, figures.flags.parallelism.tensor)
+    gib = host_cache_room_gib(figures.host_cache_gib, figures.flags.parallelism.tensor)
     if not gib:
         return
     limits, requests = resources["limits"], resources.setdefault("requests", {})
@@ -353,8 +339,8 @@ def _probes(startup_s: float) -> Manifest:
     }
 
 
-def _volumes(pods: Pods, serving: Serving) -> list[Manifest]:
-    size = with_host_cache(pods.shared_memory, serving.host_cache_gib)
+def _volumes(pods: Pods, figures: PodFigures) -> list[Manifest]:
+    size = with_host_cache(pods.shared_memory, figures.host_cache_gib)
     shm: Manifest = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     if pods.model_cache_claim:
         claim = {"claimName": pods.model_cache_claim}

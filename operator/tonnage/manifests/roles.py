@@ -150,13 +150,7 @@ def role_models(model: ModelDeployment, divided: Divided) -> tuple[ModelDeployme
 def _role_manifest(model: ModelDeployment, role: Role, divided: Divided) -> RoleManifest:
     spec = _role_spec(model.spec, role, divided)
     text, sizes = json.dumps(spec, sort_keys=True), spec["hardware"]["parallelism"]
-    digest = " ".join(
-        (
-            digest_of((text,)),
-            f"{sizes['tensor']}x{sizes['data']}",
-            str(model.generation),
-        )
-    )
+    digest = f"{digest_of((text,))} {sizes['tensor']}x{sizes['data']} {model.generation}"
     name = role_name(model.name, role)
     manifest = {
         "apiVersion": API_VERSION,

@@ -9,7 +9,7 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import (
     MODELS_FOLDER,
     built_in_model,
-    find_model,
+    full_model_name,
     model_names,
     model_origin,
 )
@@ -194,7 +194,7 @@ def test_a_short_name_of_several_models_is_refused_with_their_names() -> None:
     models = {"a/M": "a/M", "b/M": "b/M"}
 
     with pytest.raises(CatalogError, match="short for several: a/M, b/M"):
-        find_model("m", models)
+        full_model_name("m", models)
 
 
 def test_the_index_lists_what_the_files_hold() -> None:

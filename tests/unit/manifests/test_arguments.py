@@ -12,7 +12,7 @@ from strategies import numbers
 from tonnage.catalog.engine import find_engine
 from tonnage.manifests.arguments import (
     BUCKETS,
-    Serving,
+    PodFigures,
     engine_arguments,
     read_flags,
     without_capacity_flags,
@@ -47,7 +47,8 @@ SOME = Flags(
 
 def a_serving(**changes):
     constants = find_engine("0.33").constants
-    serving = Serving(
+    serving = PodFigures(
+        flags=SOME,
         dtype="bfloat16",
         kv_cache_dtype="fp8",
         constants=constants,
@@ -58,7 +59,7 @@ def a_serving(**changes):
 
 
 def arguments(model=None, chosen=SOME, **serving):
-    return engine_arguments((model or a_model()).spec, chosen, a_serving(**serving))
+    return engine_arguments((model or a_model()).spec, a_serving(flags=chosen, **serving))
 
 
 def as_read(arguments):

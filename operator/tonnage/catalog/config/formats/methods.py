@@ -165,7 +165,7 @@ def _gptq(keys: QuantizationKeys) -> Recipe:
         )
         for pattern, of_module in (keys.dynamic or {}).items()
     ]
-    head = _quantized_head(keys, default)
+    head = [(("lm_head",), default)] if keys.lm_head else []
     listed = [
         name
         for each in keys.modules_in_block_to_quantize or ()
@@ -179,20 +179,14 @@ def _gptq(keys: QuantizationKeys) -> Recipe:
     return Recipe(default=BF16, rules=(*rules, (named, default), *head))
 
 
-def _quantized_head(keys: QuantizationKeys, stored: WeightFormat) -> tuple[Rule, ...]:
-    return ((("lm_head",), stored),) if keys.lm_head else ()
-
-
 def _auto_round(keys: QuantizationKeys) -> Recipe:
     """Names come before expressions, which have marks such as ``*`` or ``$``."""
     default = _rounded(keys)
     of_modules = {name: _rounded(keys, each) for name, each in (keys.extra_config or {}).items()}
-    patterns = {name for name in of_modules if any(mark in name for mark in "*+?^$()[]{}|\\")}
-    named = [(name, stored) for name, stored in of_modules.items() if name not in patterns]
-    by_pattern: list[Rule] = [
-        ((f"search:{name}",), stored) for name, stored in of_modules.items() if name in patterns
-    ]
-    rules = (*_by_format(named), *by_pattern, *_quantized_head(keys, default))
+    patterns = [name for name in of_modules if any(mark in name for mark in "*+?^$()[]{}|\\")]
+    by_pattern = [((f"search:{name}",), of_modules.pop(name)) for name in patterns]
+    head = [(("lm_head",), default)] if keys.lm_head else []
+    rules = (*_by_format(of_modules.items()), *by_pattern, *head)
     return Recipe(default=default, rules=rules)
 
 
@@ -332,18 +326,15 @@ def _quark_format(group: QuarkGroup) -> WeightFormat:
         return BF16
     widths = {"fp4": "fp4", "fp8_e4m3": "fp8", "int8": "int8"}
     compute = widths.get(inputs[0].dtype, "bf16") if inputs else "bf16"
-    if weights[0].dtype in widths:
+    first = weights[0]
+    if first.dtype in widths:
         return replace(_quark_floats(weights, compute), compute=compute)
-    return _quark_integers(weights[0])
-
-
-def _quark_integers(weights: QuarkTensor) -> WeightFormat:
-    if weights.dtype not in {"int4", "uint4"}:
-        raise not_understood("global_quant_config.weight.dtype", weights.dtype)
+    if first.dtype not in {"int4", "uint4"}:
+        raise not_understood("global_quant_config.weight.dtype", first.dtype)
     return integer_group_format(
         bits=NARROW_BITS,
-        group_size=weights.group_size or -1,
-        has_zero_points=weights.symmetric is not True,
+        group_size=first.group_size or -1,
+        has_zero_points=first.symmetric is not True,
     )
 
 

@@ -20,7 +20,6 @@ from typing import Any, Final
 from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
 from tonnage.catalog.shape import (
     Attention,
-    DenseFfn,
     Ffn,
     MoeFfn,
     StateAttention,
@@ -111,8 +110,16 @@ def _of_layer(  # noqa: PLR0913, PLR0917  (a part of a layer, and what is said o
     matchers: Sequence[tuple["_Matcher", WeightFormat]],
     default: WeightFormat,
 ) -> WeightFormat:
-    ways = _MATRICES[_kind(part, layers[index])]
-    blocks = _names(part, index, own_names.get(part))
+    attention, _ = layers[index]
+    # Each kind of state layers names its matrices in its own way.
+    own_way = attention.kind if isinstance(attention, StateAttention) else "attention"
+    ways = _MATRICES[own_way if part == "state_attention" else part]
+    own_name = own_names.get(part)
+    blocks = [
+        f"{prefix.format(layer=index)}{block}"
+        for prefix in TABLE["names"]["prefixes"]
+        for block in ((own_name,) if own_name else _BLOCKS[part])
+    ]
     hits = {}
     for matrix in dict.fromkeys(chain.from_iterable(ways)):
         names = [f"{name}.{matrix}" if matrix else name.removesuffix(".0") for name in blocks]
@@ -139,45 +146,13 @@ def _owners(layers: Sequence[Layer]) -> dict[str, list[int]]:
     """Return the layers that have a part, by part."""
     owners: dict[str, list[int]] = {}
     for index, (attention, ffn) in enumerate(layers):
-        for part in (*_attention_parts(attention), *_ffn_parts(ffn)):
+        parts = ["state_attention" if isinstance(attention, StateAttention) else "attention"]
+        parts = parts if attention else []
+        if ffn:
+            parts += ["experts", "shared_experts"] if isinstance(ffn, MoeFfn) else ["dense_ffn"]
+        for part in parts:
             owners.setdefault(part, []).append(index)
     return owners
-
-
-def _attention_parts(attention: Attention | None) -> tuple[str, ...]:
-    match attention:
-        case None:
-            return ()
-        case StateAttention():
-            return ("state_attention",)
-        case _:
-            return ("attention",)
-
-
-def _ffn_parts(ffn: Ffn | None) -> tuple[str, ...]:
-    match ffn:
-        case None:
-            return ()
-        case DenseFfn():
-            return ("dense_ffn",)
-        case MoeFfn():
-            return ("experts", "shared_experts")
-
-
-def _names(part: str, layer: int, own_name: str | None) -> list[str]:
-    return [
-        f"{prefix.format(layer=layer)}{block}"
-        for prefix in TABLE["names"]["prefixes"]
-        for block in ((own_name,) if own_name else _BLOCKS[part])
-    ]
-
-
-def _kind(part: str, layer: Layer) -> str:
-    """Tell state layers apart: each kind names its matrices in its own way."""
-    attention, _ = layer
-    if part == "state_attention" and isinstance(attention, StateAttention):
-        return attention.kind
-    return part
 
 
 def is_pattern(name: str) -> bool:

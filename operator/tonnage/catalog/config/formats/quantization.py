@@ -31,9 +31,7 @@ MXFP8: Final = WeightFormat(name="mxfp8", bytes_per_parameter=1 + 1 / MX_GROUP, 
 NVFP4: Final = WeightFormat(name="nvfp4", bytes_per_parameter=0.5 + 1 / NVFP4_GROUP, compute="fp4")
 
 
-def integer_group_format(
-    *, bits: int, group_size: int, has_zero_points: bool, name: str = ""
-) -> WeightFormat:
+def integer_group_format(*, bits: int, group_size: int, has_zero_points: bool) -> WeightFormat:
     """Return the format of integers in groups that share a scale and perhaps a zero point.
 
     ``bits / 8 + scale / group (+ bits / 8 / group)``. Weight-only: multiplied in 16 bits. A
@@ -46,7 +44,7 @@ def integer_group_format(
     shared = SCALE_BYTES + (width_bytes if has_zero_points else 0)
     overhead = shared / group_size if group_size > 0 else 0.0
     return WeightFormat(
-        name=name or f"int{bits}",
+        name=f"int{bits}",
         bytes_per_parameter=width_bytes + overhead,
         compute="bf16",
         block_size=group_size if group_size > 0 else None,

@@ -173,15 +173,13 @@ def _plain_keys() -> type[Block]:
     """Return a block of the keys of ``keys.toml``."""
     fields: dict[str, Any] = {}
     for kind, keys in KEYS["optional"].items():
-        fields |= {key: (globals()[kind] | None, _absent(key)) for key in keys}
+        for key in keys:
+            names = KEYS["aliases"].get(key)
+            alias = AliasChoices(*names) if names else None
+            fields[key] = (globals()[kind] | None, Field(default=None, validation_alias=alias))
     for kind, numbers in KEYS["defaults"].items():
         fields |= {key: (globals()[kind], value) for key, value in numbers.items()}
     return create_model("PlainKeys", __base__=Block, **fields)
-
-
-def _absent(key: str) -> Any:
-    names = KEYS["aliases"].get(key)
-    return Field(default=None, validation_alias=AliasChoices(*names)) if names else None
 
 
 if TYPE_CHECKING:
@@ -282,19 +280,16 @@ def _without_synonyms(block: Mapping[str, object]) -> dict[str, object]:
             remaining[written[0]] = max(numbers)
             written = written[:1]
         for other in written[1:]:
-            _refuse_contradiction(block, other, written[0])
+            value, first = block[other], block[written[0]]
+            if value != first and not isinstance(value, Mapping):
+                raise ModelConfigError(
+                    f"{other} = {reprlib.repr(value)} contradicts {written[0]} = "
+                    f"{reprlib.repr(first)}"
+                )
         for name in names if written else ():
             if name != written[0]:
                 remaining.pop(name, None)
     return remaining
-
-
-def _refuse_contradiction(block: Mapping[str, object], other: str, first: str) -> None:
-    value, first_value = block[other], block[first]
-    if value != first_value and not isinstance(value, Mapping):
-        raise ModelConfigError(
-            f"{other} = {reprlib.repr(value)} contradicts {first} = {reprlib.repr(first_value)}"
-        )
 
 
 _NESTED = {

@@ -1,11 +1,8 @@
 """From configuration keys to layers that keep a state per sequence, and their neighbours.
 
-Some of these layers lack a half: a Nemotron-H layer is either a mixer or a feed-forward block.
-
-From configuration keys to layers of families that mix attention with states.
-
-A layer with attention and a state side by side is read as two: the first with the attention, the
-second with the state and the feed-forward block. Each keeps its own cache, as in the engine.
+Some of these layers lack a half: a Nemotron-H layer is either a mixer or a feed-forward block. One
+with attention and a state side by side is read as two: the first with the attention, the second
+with the state and the feed-forward block. Each keeps its own cache, as in the engine.
 """
 
 import math
@@ -25,7 +22,7 @@ from tonnage.catalog.config.layers.attention import (
     with_window,
 )
 from tonnage.catalog.config.layers.ffn import dense, experts_where_sparse, moe
-from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention, MoeFfn, StateAttention
+from tonnage.catalog.shape import Attention, DenseFfn, Ffn, GroupedAttention, StateAttention
 from tonnage.units import count_of
 
 MODEL_TYPE_BYTES: Final = 2
@@ -129,23 +126,18 @@ def nemotron_blocks(keys: DecoderKeys) -> list[Ffn | None]:
         width = keys.needed.intermediate_size
         blocks[_DENSE] = DenseFfn(intermediate_size=width, num_matrices=2)
     if _EXPERTS in kinds:
-        blocks[_EXPERTS] = _ungated_experts(keys)
+        num_shared = keys.needed.n_shared_experts
+        width = keys.needed.moe_shared_expert_intermediate_size if num_shared else 0
+        experts = moe(keys, width=keys.needed.moe_intermediate_size, shared=num_shared * width)
+        blocks[_EXPERTS] = replace(experts, num_matrices=2)
     return [blocks.get(kind) for kind in kinds]
 
 
-def _ungated_experts(keys: DecoderKeys) -> MoeFfn:
-    num_shared = keys.needed.n_shared_experts
-    width = keys.needed.moe_shared_expert_intermediate_size if num_shared else 0
-    experts = moe(keys, width=keys.needed.moe_intermediate_size, shared=num_shared * width)
-    return replace(experts, num_matrices=2)
-
-
 def _nemotron_kinds(keys: DecoderKeys) -> list[str]:
-    if keys.layers_block_type is not None:
-        return _kinds(keys, "layers_block_type")
-    if keys.hybrid_override_pattern is None:
-        raise ModelConfigError("hybrid_override_pattern is missing, and layers_block_type too")
-    return _kinds(keys, "hybrid_override_pattern")
+    for key in ("layers_block_type", "hybrid_override_pattern"):
+        if getattr(keys, key) is not None:
+            return _kinds(keys, key)
+    raise ModelConfigError("hybrid_override_pattern is missing, and layers_block_type too")
 
 
 def mamba2(keys: DecoderKeys, state_element_bytes: int = MODEL_TYPE_BYTES) -> StateAttention:
@@ -291,10 +283,7 @@ def mamba_with_some_attention(keys: DecoderKeys) -> list[Attention]:
     Sources:
         [vllm-source] model_executor/models/jamba.py, layers/mamba/mamba_mixer.py.
     """
-    return mixed(keys, grouped_attention(keys), _mamba1(keys))
-
-
-def _mamba1(keys: DecoderKeys) -> StateAttention:
+    full = grouped_attention(keys)
     width = keys.needed.mamba_expand * keys.hidden_size
     heads = keys.num_attention_heads
     if width % heads:
@@ -302,7 +291,7 @@ def _mamba1(keys: DecoderKeys) -> StateAttention:
             f"num_attention_heads = {heads} does not divide the {width} channels of Mamba"
         )
     rank = keys.mamba_dt_rank
-    return StateAttention(
+    state = StateAttention(
         kind="mamba1",
         num_key_heads=1,
         num_value_heads=heads,
@@ -312,6 +301,7 @@ def _mamba1(keys: DecoderKeys) -> StateAttention:
         state_element_bytes=MODEL_TYPE_BYTES,
         step_rank=rank if isinstance(rank, int) else math.ceil(keys.hidden_size / STEP_SHARE),
     )
+    return mixed(keys, full, state)
 
 
 def experts_in_some(keys: DecoderKeys) -> list[Ffn]:
