@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Field
+from pydantic.alias_generators import to_snake
 
 from tonnage.api.base import ApiModel, Checked, Rule, matches, rule
 from tonnage.api.fields import (
@@ -303,24 +304,23 @@ class EngineSpec(ApiModel):
         return self.version or (self.image or "").rpartition(":")[2].removeprefix("v")
 
 
-def _unique(field: str, key: str, attributes: tuple[str, str]) -> Rule:
-    """Return the rule that no elements of a field share a key; ``attributes``: of both."""
-    elements, name = attributes
+def _unique(field: str, key: str) -> Rule:
+    """Return the rule that no elements of a field share a key."""
     each = f"self.{field}.all(a, self.{field}.exists_one(b, b.{key} == a.{key}))"
 
     def holds(it: "Pods") -> bool:
-        found = [getattr(each, name) for each in getattr(it, elements)]
+        found = [getattr(each, to_snake(key)) for each in getattr(it, to_snake(field))]
         return len(set(found)) == len(found)
 
     return Rule(f"!has(self.{field}) || {each}", f"{key} must not be repeated", holds, field)
 
 
-def _within(name: str, attribute: str) -> Rule:
+def _within(name: str) -> Rule:
     """Return the rule that an amount does not exceed its limit."""
     limit = f"{name}Limit"
 
     def holds(it: "Pods") -> bool:
-        asked, most = getattr(it, attribute), getattr(it, f"{attribute}_limit")
+        asked, most = getattr(it, to_snake(name)), getattr(it, to_snake(limit))
         return not asked or not most or quantity(asked) <= quantity(most)
 
     cel = f"quantity(self.{name}).compareTo(quantity(self.{limit})) <= 0"
@@ -335,16 +335,12 @@ class Pods(ApiModel):
     """The pods of the engines: a template to merge into Tonnage's own, and further options."""
 
     rules = (
-        _within("cpu", "cpu"),
-        _within("memory", "memory"),
-        _within("ephemeralStorage", "ephemeral_storage"),
-        _unique(
-            "topologySpreadConstraints",
-            "topologyKey",
-            ("topology_spread_constraints", "topology_key"),
-        ),
-        _unique("imagePullSecrets", "name", ("image_pull_secrets", "name")),
-        _unique("env", "name", ("env", "name")),
+        _within("cpu"),
+        _within("memory"),
+        _within("ephemeralStorage"),
+        _unique("topologySpreadConstraints", "topologyKey"),
+        _unique("imagePullSecrets", "name"),
+        _unique("env", "name"),
     )
 
     template: PodTemplate | None = None
@@ -415,12 +411,8 @@ class Pods(ApiModel):
     """Deprecated, removed in 0.3: use template.metadata.annotations."""
 
 
-DEPRECATED = (
-    *("node_selector", "tolerations", "cpu", "memory", "priority_class_name"),
-    *("runtime_class_name", "cpu_limit", "memory_limit", "ephemeral_storage"),
-    *("ephemeral_storage_limit", "topology_spread_constraints", "service_account_name"),
-    *("image_pull_secrets", "env", "fs_group_change_policy", "labels", "annotations"),
-)
+_FIELDS = tuple(Pods.model_fields)
+DEPRECATED = _FIELDS[_FIELDS.index("node_selector") :]
 """What 0.3 has no more: ``pod_template.given_template`` alone reads it."""
 UNTEMPLATED = frozenset({"disruption_budget", "network_policy"})
 """What of it stands in objects of its own: a change restarts nothing."""
