@@ -6,11 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tonnage.catalog.assumption import USUAL_TIMES
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.parameters import num_parameters
-from tonnage.catalog.shape import CompressedAttention, GroupedAttention, ModelShape
+from tonnage.catalog.shape import USUAL_TIMES, CompressedAttention, GroupedAttention, ModelShape
 from tonnage.sizing.parallelism.kv import kv_bytes_per_layer, state_bytes
 
 SAME: Final = 0.001

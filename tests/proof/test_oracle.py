@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from oracle_compare import bounds, factors, older, page, verdict, verdicts
 
-from tonnage.catalog.assumption import USUAL_TIMES
 from tonnage.catalog.config.architectures.kinds import ARCHITECTURES
+from tonnage.catalog.shape import USUAL_TIMES
 
 HERE = Path(__file__).parent
 ANSWERS = json.loads((HERE / "oracle.json").read_text())

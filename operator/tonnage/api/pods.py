@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.alias_generators import to_snake
@@ -19,6 +19,7 @@ from tonnage.api.fields import (
     Quantity,
     ResourceName,
 )
+from tonnage.api.hardware import Role
 from tonnage.api.pod_rules import PodTemplate
 from tonnage.units import quantity
 
@@ -232,10 +233,6 @@ class Speculative(ApiModel):
     """The number of draft tokens per sequence and step."""
     accepted_percent: Annotated[int, Field(ge=0, le=100)]
     """The percentage of draft tokens accepted, of those whose predecessors were all accepted."""
-
-
-Role = Literal["prefill", "decode"]
-ROLES: Final[tuple[Role, ...]] = get_args(Role)
 
 
 EngineVersion = Annotated[

@@ -16,10 +16,9 @@ from tonnage.api.fields import (
     Tokens,
     Window,
 )
-from tonnage.api.hardware import Hardware
-from tonnage.api.pods import ROLES, UNTEMPLATED, ConfigMapKey, EngineSpec, Pods, Role, ScaleTarget
+from tonnage.api.hardware import ROLES, Hardware, Role, RoleOptions, Topology
+from tonnage.api.pods import UNTEMPLATED, ConfigMapKey, EngineSpec, Pods, ScaleTarget
 from tonnage.api.schedules import Schedule
-from tonnage.api.topology import RoleOptions, Topology
 from tonnage.units import seconds
 
 MAX_NAME_LENGTH = 52

@@ -7,10 +7,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.engine import at_version, parse_version
 from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.shape import Assumption
 
 DEPRECATED_FLAG = "--allow-deprecated-quantization"
 LIMITS_FILE = Path(__file__).parent / "engines" / "limits.toml"

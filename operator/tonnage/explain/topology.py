@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from tonnage.api.pods import ROLES
+from tonnage.api.hardware import ROLES
 from tonnage.api.spec import Spec
 from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer

@@ -9,8 +9,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import Final
 
+from tonnage.api.hardware import ROLES, Role
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
-from tonnage.api.pods import ROLES, Role
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import CLAIMS, CONFIG_MAPS, KubeApi
 from tonnage.cluster.queries import Answers

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tonnage.api.base import KIND
-from tonnage.api.hardware import ParallelSizes
+from tonnage.api.hardware import ROLES, ParallelSizes, Role, Topology
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.pods import ROLES, Role
 from tonnage.api.spec import Percentiles, Spec
-from tonnage.api.topology import Topology
 from tonnage.manifests.names import (
     API_VERSION,
     DIGEST_ANNOTATION,

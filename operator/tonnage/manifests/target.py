@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from tonnage.api.pods import ScaleTarget
 from tonnage.api.spec import Spec
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.engine import (
     batch_defaults,
     image_version,
@@ -20,7 +19,7 @@ from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import FLAG as OVERRIDES
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import num_parameters
-from tonnage.catalog.shape import ModelShape, StateAttention
+from tonnage.catalog.shape import Assumption, ModelShape, StateAttention
 from tonnage.manifests.arguments import (
     MAX_NUM_BATCHED_TOKENS,
     MAX_NUM_SEQS,

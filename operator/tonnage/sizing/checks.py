@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, name_refusal, type_of
 from tonnage.catalog.engine import parse_version, positions_of
 from tonnage.catalog.engine_limits import (
@@ -15,7 +14,7 @@ from tonnage.catalog.engine_limits import (
     refusals,
 )
 from tonnage.catalog.gpu import UnsupportedEngineError
-from tonnage.catalog.shape import CompressedAttention, ModelShape
+from tonnage.catalog.shape import Assumption, CompressedAttention, ModelShape
 from tonnage.sizing.adapters import check_adapters
 from tonnage.sizing.errors import (
     ContextTooLongError,

@@ -7,10 +7,10 @@ from typing import Literal
 
 from tonnage.api.schedules import Schedule
 from tonnage.api.spec import Demand, KvOffload
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.shape import Assumption
 from tonnage.sizing.workload import Demand as Asked
 from tonnage.sizing.workload import Slo, Workload
 from tonnage.units import count_of, format_bytes, format_si, significant

@@ -5,11 +5,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from tonnage.api.hardware import ParallelSizes
-from tonnage.api.pods import Role
+from tonnage.api.hardware import ParallelSizes, Role
 from tonnage.api.schedules import Schedule
 from tonnage.api.spec import Spec
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache, names_of
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import CacheRules, KnownEngine, find_engine, parse_version
@@ -25,6 +23,7 @@ from tonnage.catalog.kernels import products_in
 from tonnage.catalog.model_names import says_format
 from tonnage.catalog.models import built_in_model, overrides_in, read_model_config
 from tonnage.catalog.shape import (
+    Assumption,
     CompressedAttention,
     ModelShape,
     WeightFormat,

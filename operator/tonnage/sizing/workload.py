@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 from statistics import NormalDist
 
-from tonnage.api.pods import Role
+from tonnage.api.hardware import Role
 from tonnage.units import count_of, format_s, significant
 
 PERCENT = 100

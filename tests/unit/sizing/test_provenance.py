@@ -7,8 +7,8 @@ import pytest
 from builders import a_sizing_request
 from fleet_builders import a_model
 from tonnage.api.objects import InvalidSpecError
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.shape import Assumption
 from tonnage.explain.report import assumption_reasons, estimate_status
 from tonnage.sizing.provenance import (
     Figure,

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import Any
 
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.config.architectures.kinds import (
     ARCHITECTURES,
     TEXT_BLOCKS,
@@ -60,6 +59,7 @@ from tonnage.catalog.config.keys.names import (
 from tonnage.catalog.config.layers.attention import derived_head_dim, rotary_elements
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.shape import (
+    Assumption,
     Attention,
     GroupedAttention,
     HalfType,

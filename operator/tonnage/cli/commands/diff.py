@@ -9,8 +9,8 @@ from typing import Final
 
 import click
 
+from tonnage.api.hardware import ROLES
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.pods import ROLES
 from tonnage.cli.commands.options import (
     AccessOptions,
     CatalogOptions,

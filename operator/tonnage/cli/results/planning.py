@@ -5,11 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from tonnage.api.hardware import ROLES, Role, Topology
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.pods import ROLES, Role
 from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
-from tonnage.api.topology import Topology
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.read.references import References
 from tonnage.cli.results.alternatives import (

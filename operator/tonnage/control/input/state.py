@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
+from tonnage.api.hardware import Role
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
-from tonnage.api.pods import Role
 from tonnage.api.status import ProposalStatus, Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.catalog.shape import ModelShape

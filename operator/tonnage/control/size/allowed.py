@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
+from tonnage.api.hardware import Role
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_template import containers_in, given_template
-from tonnage.api.pods import Role
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import BadConfig, DisaggregatedPlan, Fleet, ModelState

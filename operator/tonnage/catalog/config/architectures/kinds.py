@@ -16,12 +16,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
-from tonnage.catalog.assumption import USUAL_TIMES, Assumption
 from tonnage.catalog.config.architectures.traits import Architecture
 from tonnage.catalog.config.keys.decoder import DecoderKeys, UnknownArchitectureError
 from tonnage.catalog.config.keys.names import PARTS
 from tonnage.catalog.config.layers import attention, families, ffn, sparse, state
 from tonnage.catalog.config.layers.attention import LAYER_TYPES
+from tonnage.catalog.shape import USUAL_TIMES, Assumption
 from tonnage.units import count_of
 
 _FUNCTIONS: Final = ("attention", "ffn", "outer", "reads", "replicated", "tables", "vectors")

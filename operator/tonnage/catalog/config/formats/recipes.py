@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from tonnage.catalog.assumption import Assumption
 from tonnage.catalog.config.formats.methods import recipe_of
 from tonnage.catalog.config.formats.modules import Layer, formats_by_part, is_pattern
 from tonnage.catalog.config.formats.quantization import (
@@ -16,7 +15,7 @@ from tonnage.catalog.config.formats.quantization import (
     QuantizationKeys,
 )
 from tonnage.catalog.config.keys.decoder import UnknownArchitectureError
-from tonnage.catalog.shape import QUANTIZED_PARTS, MoeFfn, WeightFormat
+from tonnage.catalog.shape import QUANTIZED_PARTS, Assumption, MoeFfn, WeightFormat
 from tonnage.units import count_of
 
 LISTING_METHODS: Final = ("compressed-tensors", "modelopt", "modelopt_fp4", "modelopt_mxfp8")
