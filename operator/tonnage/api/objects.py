@@ -176,8 +176,11 @@ def _near(place: Sequence[str | int]) -> str:
 
 @cache
 def _spec_fields() -> list[tuple[str, ...]]:
+    return _fields_of(Spec.model_json_schema())
+
+
+def _fields_of(schema: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the path of every field, through lists as if they were not there."""
-    schema = Spec.model_json_schema()
     definitions, found = schema["$defs"], list[tuple[str, ...]]()
 
     def walk(node: Mapping[str, Any], path: tuple[str, ...]) -> None:

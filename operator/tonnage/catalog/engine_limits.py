@@ -112,22 +112,16 @@ def method_assumptions(method: str, engine_minor: str) -> Iterator[Assumption]:
 
 def _of_board(use: Use, capability: int) -> Iterator[str]:
     yield from board_refusals(use.engine_minor, use.gpu)
-    least = _least_for_weights(use)
-    if capability < least:
-        yield _lack(f"weights in {use.weights_name}", least, use.gpu, capability)
-
-
-def _least_for_weights(use: Use) -> int:
-    """Return the least capability for the weights; 0: any will do."""
     asked = parse_version(use.engine_minor)
-    least: int = _limits()["weights"].get(use.weights_name, 0)
     of_then: Iterator[int] = (
         rule["formats"].get(use.weights_name, 0)
         for rule in _limits()["weights_before"]
         if asked < parse_version(rule["version"])
         and rule.get("method", use.quant_method) == use.quant_method
     )
-    return max(least, *of_then, 0)
+    least = max(_limits()["weights"].get(use.weights_name, 0), *of_then, 0)
+    if capability < least:
+        yield _lack(f"weights in {use.weights_name}", least, use.gpu, capability)
 
 
 def adapter_kinds(group: str) -> frozenset[str]:

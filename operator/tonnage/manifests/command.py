@@ -134,7 +134,8 @@ def engine_words(container: Mapping[str, Any], around: Surroundings) -> tuple[st
         CommandError: naming what is not in the manifest, or what only a shell can tell.
     """
     variables = _variables(container, around)
-    given = [_texts(container.get(key)) for key in ("command", "args")]
+    written = (container.get(key) for key in ("command", "args"))
+    given = [[*map(str, each)] if isinstance(each, list | tuple) else [] for each in written]
     if sum(map(len, given)) > MOST_WORDS:
         raise CommandError(f"its command has more than {MOST_WORDS:,} words")
     room = _Room(MOST_CHARS)
@@ -176,10 +177,6 @@ class _Reading:
         self.scripts += 1
         if self.scripts > MOST_SCRIPTS:
             raise CommandError(f"its command has more than {MOST_SCRIPTS} scripts")
-
-
-def _texts(value: object) -> list[str]:
-    return [str(each) for each in value] if isinstance(value, list | tuple) else []
 
 
 def _of_entrypoint(command: Sequence[str], args: Sequence[str], around: Surroundings) -> list[str]:
@@ -280,8 +277,7 @@ def _calls(
     elif first in SHELLS:
         script = next((at for at, each in enumerate(bare) if re.fullmatch("-[a-z]*c", each)), None)
         if script is not None and script + 1 < len(bare):
-            given = "\0".join(bare[script + 3 :])
-            inner = {**variables, "@": given}
+            inner = {**variables, "@": "\0".join(bare[script + 3 :])}
             yield from _script_calls(bare[script + 1], inner, depth, reading)
     elif first not in TALKING:
         yield from itertools.islice(_servers(bare), 1)

@@ -79,7 +79,12 @@ def edits(wanted: Manifest, live: Manifest, *, manager: str) -> Iterator[Edit]:
     paths: list[tuple[str, ...]] = [("metadata", "labels", name) for name in labels]
     paths += [("spec", name) for name in spec | conflicts]
     for path in paths:
-        writers = set(_writers(live, path))
+        steps = tuple(f"f:{name}" for name in path)
+        writers = {
+            entry.get("manager") or "unknown"
+            for entry in live["metadata"].get("managedFields") or ()
+            if _at(entry.get("fieldsV1"), steps) is not None
+        }
         is_wanted = path[-1] not in conflicts and _stands(_at(live, path), _at(wanted, path))
         if not is_wanted and writers != {manager}:
             yield Edit(".".join(path), frozenset(writers - {manager}))
@@ -96,13 +101,6 @@ def _at(node: Any, path: tuple[str, ...]) -> Any:
     for name in path:
         node = node.get(name) if isinstance(node, Mapping) else None
     return node
-
-
-def _writers(live: Manifest, path: tuple[str, ...]) -> Iterator[str]:
-    steps = tuple(f"f:{name}" for name in path)
-    for entry in live["metadata"].get("managedFields") or ():
-        if _at(entry.get("fieldsV1"), steps) is not None:
-            yield entry.get("manager") or "unknown"
 
 
 def _owned_fields(live: Manifest, manager: str) -> Fields | None:
@@ -134,11 +132,11 @@ def _is_owned_unchanged(wanted: Any, live: Any, owned: Fields) -> bool:
 
 def _is_element_held(wanted: Any, live: list[Any], parts: Fields) -> bool:
     """Tell the same of one element of a list that is merged by keys."""
-    for keys, part in _by_keys(parts):
+    by_keys = ((name[2:], part) for name, part in parts.items() if name.startswith("k:"))
+    for name, part in by_keys if isinstance(wanted, dict) else ():
+        keys = json.loads(name)
         # A key that the element leaves out has a default.
-        if not isinstance(wanted, dict) or any(
-            wanted[key] != value for key, value in keys.items() if key in wanted
-        ):
+        if any(wanted[key] != value for key, value in keys.items() if key in wanted):
             continue
         found = [each for each in live if isinstance(each, dict) and keys.items() <= each.items()]
         asked = {f"f:{name}" for name in wanted}
@@ -147,12 +145,6 @@ def _is_element_held(wanted: Any, live: list[Any], parts: Fields) -> bool:
         is_whole = set(part) <= asked | of_keys | {"."}
         return len(found) == 1 and is_whole and _is_owned_unchanged(wanted, found[0], known)
     return False
-
-
-def _by_keys(parts: Fields) -> Iterator[tuple[dict[str, Any], Fields]]:
-    for name, part in parts.items():
-        if name.startswith("k:"):
-            yield json.loads(name.removeprefix("k:")), part
 
 
 def _contains(live: Any, wanted: Any) -> bool:

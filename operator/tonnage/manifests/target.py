@@ -252,9 +252,8 @@ def _adapter_inputs(request: SizingRequest, adapters: Adapters | None) -> Iterat
 
 def _version_inputs(target: ScaleTarget | None, engine: TargetEngine) -> Iterator[Input]:
     """Yield that a version is assumed, where it is by the tag of somebody's own image."""
-    if target is None or target.engine_version or image_version(engine.image):
-        return
-    if likely_version(engine.image) is None:
+    is_said = target is None or target.engine_version or image_version(engine.image)
+    if is_said or likely_version(engine.image) is None:
         return
     assumed = Assumption(
         about="vLLM",
@@ -340,7 +339,9 @@ def _flags(request: SizingRequest, found: Mapping[str, str]) -> tuple[Flags, tup
     )
     seqs, tokens = flags.max_num_seqs, flags.max_num_batched_tokens
     if MAX_NUM_BATCHED_TOKENS not in found:
-        if _has_batched_ranks(flags, found):
+        # Data-parallel ranks may exchange tokens in batches of few.
+        is_expert = "--enable-expert-parallel" in found and flags.parallelism.data > 1
+        if is_expert and found.get("--all2all-backend") in BATCHED_RANKS:
             tokens = times * BATCHED_RANKS_TOKENS
         if "--no-enable-chunked-prefill" in found:
             tokens = max(tokens, request.context_tokens)
@@ -354,12 +355,6 @@ def _flags(request: SizingRequest, found: Mapping[str, str]) -> tuple[Flags, tup
     )
     inputs = (Input(figure=Figure.FLAGS, value=value, origin=Origin.LOOKED_UP),) if absent else ()
     return replace(flags, max_num_seqs=seqs, max_num_batched_tokens=tokens), inputs
-
-
-def _has_batched_ranks(flags: Flags, found: Mapping[str, str]) -> bool:
-    """Tell whether data-parallel ranks exchange tokens in batches of few."""
-    is_expert = "--enable-expert-parallel" in found and flags.parallelism.data > 1
-    return is_expert and found.get("--all2all-backend") in BATCHED_RANKS
 
 
 CONFIG: Final = "--speculative-config"
@@ -393,7 +388,8 @@ def with_drafts(request: SizingRequest, found: Mapping[str, str]) -> SizingReque
     if not config:
         return request
     name, model = str(config.get("method") or ""), str(config.get("model") or "")
-    method = name or _method_of(model)
+    known = ("eagle3", "eagle", "dflash", "medusa", "ngram")  # by the name of the checkpoint
+    method = name or next((each for each in known if each in model.lower()), "draft_model")
     layers = request.shape.num_draft_layers
     tokens = _tokens(config, layers if method.endswith("mtp") else 0)
     written = f"{CONFIG}: {method[:MOST_CHARS]}, {tokens} draft tokens"
@@ -436,12 +432,6 @@ def _config(found: Mapping[str, str]) -> dict[str, Any]:
         elif flag in SHORT_FORMS:
             config[SHORT_FORMS[flag]] = value
     return config
-
-
-def _method_of(model: str) -> str:
-    """Return the method where none is named: by the name of the draft's checkpoint."""
-    known = ("eagle3", "eagle", "dflash", "medusa", "ngram")
-    return next((each for each in known if each in model.lower()), "draft_model")
 
 
 def _tokens(config: Mapping[str, Any], default: int) -> int:

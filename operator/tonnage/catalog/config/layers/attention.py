@@ -114,12 +114,14 @@ def chunked_with_full(keys: DecoderKeys) -> list[Attention]:
 def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
     """Gemma 4: the full layers have wider KV heads than the window layers, and may have fewer."""
     fewer = keys.num_global_key_value_heads if keys.attention_k_eq_v else None
+    listed = [each.head_dim for each in (keys.per_layer_config or {}).values() if each.head_dim]
+    listed_dim = max(listed, default=None)  # of the layers that are listed because they differ
     wide = _check_heads(
         keys.num_attention_heads,
         GroupedAttention(
             num_heads=keys.num_attention_heads,
             num_kv_heads=fewer or keys.needed.num_key_value_heads,
-            head_dim=keys.global_head_dim or _listed_head_dim(keys),
+            head_dim=keys.global_head_dim or listed_dim or keys.needed.global_head_dim,
             has_bias=keys.attention_bias,
             values_are_keys=keys.attention_k_eq_v,
         ),
@@ -130,12 +132,6 @@ def wide_global_heads(keys: DecoderKeys) -> list[Attention]:
         wide if layer_type == _FULL else attention
         for layer_type, attention in zip(keys.layer_types, narrow, strict=True)
     ]
-
-
-def _listed_head_dim(keys: DecoderKeys) -> int:
-    """Return the width of the layers that are listed because they differ."""
-    listed = [each.head_dim for each in (keys.per_layer_config or {}).values() if each.head_dim]
-    return max(listed) if listed else keys.needed.global_head_dim
 
 
 def mimo_windows(keys: DecoderKeys) -> list[Attention]:
