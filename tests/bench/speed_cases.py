@@ -33,9 +33,9 @@ from speed_row import (
 from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import KnownEngine, find_engine
+from tonnage.catalog.engine_limits import products_in
 from tonnage.catalog.engine_speed import RunMode, SpeedConstants, SpeedTable, prior_speed
 from tonnage.catalog.gpu import CatalogError, Gpu, built_in_gpus, find_gpu
-from tonnage.catalog.kernels import products_in
 from tonnage.catalog.shape import ModelShape
 from tonnage.engine.chance import Chance
 from tonnage.engine.table import RequestTable

@@ -48,6 +48,13 @@ from speed_priors import (
 from speed_row import BEFORE_2025, era_name
 
 from tonnage.catalog.engine import at_version
+from tonnage.catalog.engine_limits import (
+    kernels_of_dense,
+    kernels_of_experts,
+    products_in,
+    scaling_of,
+    unpacked_share,
+)
 from tonnage.catalog.engine_speed import (
     TEXTBOOK_SPEED,
     SpeedConstants,
@@ -58,13 +65,6 @@ from tonnage.catalog.engine_speed import (
     prefill_class,
 )
 from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.kernels import (
-    kernels_of_dense,
-    kernels_of_experts,
-    products_in,
-    scaling_of,
-    unpacked_share,
-)
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.step import Step, experts_block_s
 from tonnage.units import MS_PER_S

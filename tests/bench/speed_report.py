@@ -19,9 +19,9 @@ from speed_formula import Sample, columns_of, formula
 from speed_priors import PRIORS
 from speed_row import BEFORE_2025, Row, era_name, number
 
+from tonnage.catalog.engine_limits import scaling_of
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.gpu import CatalogError
-from tonnage.catalog.kernels import scaling_of
 from tonnage.catalog.shape import StateAttention
 from tonnage.units import MS_PER_S
 

@@ -16,8 +16,7 @@ from pydantic import ConfigDict, TypeAdapter
 
 from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.engine import Value, at_version
-from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
-from tonnage.catalog.kernels import (
+from tonnage.catalog.engine_limits import (
     WIDE,
     format_of_experts,
     kernels_of_dense,
@@ -26,6 +25,7 @@ from tonnage.catalog.kernels import (
     scaling_of,
     unpacked_share,
 )
+from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
 from tonnage.catalog.shape import WeightFormat
 
 SPEED_FILE = Path(__file__).parent / "engines" / "speed.toml"

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from tonnage.catalog.engine_limits import dense_kernels, format_of_experts, kernel_table, scaling_of
 from tonnage.catalog.engine_speed import SpeedTable, memory_class, speed_table
 from tonnage.catalog.gpu import Gpu
-from tonnage.catalog.kernels import dense_kernels, format_of_experts, kernel_table, scaling_of
 from tonnage.catalog.shape import Attention, GroupedAttention, ModelShape, WeightFormat
 from tonnage.units import count_of
 

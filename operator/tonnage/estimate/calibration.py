@@ -9,8 +9,8 @@ from functools import cache, cached_property, lru_cache
 from statistics import median
 from typing import Final, Literal, NamedTuple
 
+from tonnage.catalog.engine_limits import WIDE, format_of_experts
 from tonnage.catalog.engine_speed import repriced
-from tonnage.catalog.kernels import WIDE, format_of_experts
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior, SpeedPosterior
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags, SizingRequest

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from statistics import median
 
-from tonnage.catalog.kernels import (
+from tonnage.catalog.engine_limits import (
     dense_kernels,
     format_of_experts,
     kernel_table,

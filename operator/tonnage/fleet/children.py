@@ -30,8 +30,8 @@ from tonnage.control.report.event_records import EventRecord
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.logs import Line
 from tonnage.fleet.pods import controller_uid
+from tonnage.manifests.changes import differs, edits, removal_patch
 from tonnage.manifests.children import Site, pod_monitor, service
-from tonnage.manifests.difference import differs, edits, removal_patch
 from tonnage.manifests.names import API_VERSION, DEPLOYMENT, GROUPS, MANAGER, Manifest
 from tonnage.manifests.protection import protections
 

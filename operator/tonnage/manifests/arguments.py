@@ -324,26 +324,20 @@ def is_runnable(flags: Flags) -> bool:
 
     And whether sizing can answer for them in bounded time and memory.
     """
-    split = flags.parallelism
-    sizes = (split.tensor, split.pipeline, split.data, split.context)
-    counts = (flags.max_num_seqs, flags.max_num_batched_tokens, *sizes)
-    are_counts = all(1 <= count <= LARGEST_COUNT for count in counts)
-    queued = flags.max_num_queued_tokens
-    are_some = all(number is None or number >= 1 for number in (queued, flags.context_tokens))
-    is_sized = are_counts and _is_bounded(flags) and are_some
-    return is_sized and _has_cache(flags) and 0 < flags.gpu_memory_utilization <= 1
-
-
-def _is_bounded(flags: Flags) -> bool:
     split, seqs = flags.parallelism, flags.max_num_seqs
-    are_few = seqs <= MOST_READ_SEQS and seqs * split.data <= MOST_READ_SEQS_OF_REPLICA
-    return are_few and max(split.num_gpus, split.context) <= MOST_READ_GPUS
-
-
-def _has_cache(flags: Flags) -> bool:
-    num_bytes, num_blocks = flags.kv_cache_bytes, flags.num_gpu_blocks
-    has_bytes = num_bytes is None or 1 <= num_bytes <= LARGEST_BYTES
-    return has_bytes and (num_blocks is None or 1 <= num_blocks <= LARGEST_COUNT)
+    sizes = (split.tensor, split.pipeline, split.data, split.context)
+    bounded = (
+        *((count, LARGEST_COUNT) for count in (flags.max_num_batched_tokens, *sizes)),
+        (seqs, MOST_READ_SEQS),
+        (seqs * split.data, MOST_READ_SEQS_OF_REPLICA),
+        (max(split.num_gpus, split.context), MOST_READ_GPUS),
+        (flags.kv_cache_bytes, LARGEST_BYTES),
+        (flags.num_gpu_blocks, LARGEST_COUNT),
+        (flags.max_num_queued_tokens, math.inf),
+        (flags.context_tokens, math.inf),
+    )
+    are_bounded = all(number is None or 1 <= number <= most for number, most in bounded)
+    return are_bounded and 0 < flags.gpu_memory_utilization <= 1
 
 
 def argument_pairs(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -16,10 +16,10 @@ from tonnage.catalog.engine_limits import (
     flag_refusals,
     method_assumptions,
     needs_bf16,
+    products_in,
 )
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants, prior_speed
 from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, boards_named, find_gpu
-from tonnage.catalog.kernels import products_in
 from tonnage.catalog.model_names import says_format
 from tonnage.catalog.models import built_in_model, overrides_in, read_model_config
 from tonnage.catalog.shape import (

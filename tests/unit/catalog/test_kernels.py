@@ -17,9 +17,7 @@ from tonnage.catalog.config.formats.quantization import (
 )
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.engine import parse_version
-from tonnage.catalog.engine_speed import RunMode, prior_speed, repriced
-from tonnage.catalog.gpu import built_in_gpus
-from tonnage.catalog.kernels import (
+from tonnage.catalog.engine_limits import (
     format_of_experts,
     kernel_table,
     kernels_of_dense,
@@ -27,6 +25,8 @@ from tonnage.catalog.kernels import (
     products_in,
     unpacking_kernels,
 )
+from tonnage.catalog.engine_speed import RunMode, prior_speed, repriced
+from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_config, built_in_model
 
 GPUS = built_in_gpus()

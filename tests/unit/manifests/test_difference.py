@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from tonnage.manifests.difference import differs, edits, removal_patch
+from tonnage.manifests.changes import differs, edits, removal_patch
 
 WANTED = {
     "apiVersion": "v1",

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from tonnage.catalog.cache_types import StoredCache
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
-from tonnage.catalog.kernels import format_of_experts
+from tonnage.catalog.engine_limits import format_of_experts
 from tonnage.catalog.parameters import attention_parameters, counted_bytes, ffn_parts
 from tonnage.catalog.shape import (
     Attention,

@@ -117,14 +117,12 @@ def without_draft_entries(values: Mapping[str, object]) -> dict[str, object]:
     number = values.get("num_hidden_layers", values.get("n_layer"))
     if not isinstance(number, int):
         return dict(values)
-
-    def cut(key: str, value: object) -> object:
-        is_longer = isinstance(value, list) and number < len(value) <= number + MOST_DRAFT_LAYERS
-        return (
-            value[:number] if isinstance(value, list) and is_longer and key in BY_LAYER else value
-        )
-
-    return {key: cut(key, value) for key, value in values.items()}
+    cut = dict(values)
+    for key in BY_LAYER:
+        value = values.get(key)
+        if isinstance(value, list) and number < len(value) <= number + MOST_DRAFT_LAYERS:
+            cut[key] = value[:number]
+    return cut
 
 
 def refuse_other_values(block: Mapping[str, object], only: Mapping[str, object]) -> None:
