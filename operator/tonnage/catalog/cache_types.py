@@ -119,7 +119,11 @@ def wide_layers(shape: ModelShape, stored: StoredCache) -> list[int]:
         layers if WINDOWS in stored.skipped and attention_name(attention) == "window" else 0
         for layers, attention in attentions
     ]
-    remaining = _num_skipped(shape, stored)
+    skipped = {int(each) for each in stored.skipped if each.isdecimal()}
+    if not shape.has_kind(StateAttention):
+        edge = min(stored.type.wide_edge_layers, shape.num_layers // 2)
+        skipped |= {*range(edge), *range(shape.num_layers - edge, shape.num_layers)}
+    remaining = sum(each < shape.num_layers for each in skipped)
     for place in sorted(range(len(wide)), key=lambda each: _widest_first(attentions[each][1])):
         layers, attention = attentions[place]
         if isinstance(attention, GroupedAttention | LatentAttention):
@@ -127,14 +131,6 @@ def wide_layers(shape: ModelShape, stored: StoredCache) -> list[int]:
             wide[place] += added
             remaining -= added
     return wide
-
-
-def _num_skipped(shape: ModelShape, stored: StoredCache) -> int:
-    layers = {int(each) for each in stored.skipped if each.isdecimal()}
-    if not shape.has_kind(StateAttention):
-        edge = min(stored.type.wide_edge_layers, shape.num_layers // 2)
-        layers |= {*range(edge), *range(shape.num_layers - edge, shape.num_layers)}
-    return sum(each < shape.num_layers for each in layers)
 
 
 def _widest_first(attention: Attention) -> tuple[bool, float]:

@@ -229,14 +229,10 @@ def join_files(
                 )
             holder[tensor.name] = file
     checkpoint = Checkpoint(tensors=tuple(tensor for each in headers.values() for tensor in each))
-    return checkpoint if index is None else _as_indexed(checkpoint, index, holder)
-
-
-def _as_indexed(checkpoint: Checkpoint, index: Index, holder: Mapping[str, str]) -> Checkpoint:
-    for name, file in index.file_of.items():
+    for name, file in index.file_of.items() if index else ():
         if holder.get(name) != file:
             raise CheckpointError(f"{file}: tensor {name!r:.200} is not there, as the index says")
-    if index.total_bytes in {None, checkpoint.total_bytes}:
+    if index is None or index.total_bytes in {None, checkpoint.total_bytes}:
         return checkpoint
     note = f"the index claims {index.total_bytes} bytes, the headers have {checkpoint.total_bytes}"
     return replace(checkpoint, notes=(note,))

@@ -174,7 +174,7 @@ def engine_arguments(spec: Spec, figures: PodFigures, *, is_worker: bool = False
     """
     return [spec.model.id, *_model(spec, figures), *_capacity(spec, figures),
             *_nodes(figures, is_worker=is_worker),
-            *_adapters(spec.model.adapters), *_operation(figures),
+            *_further(spec.model.adapters, figures),
             *(spec.engine.args if spec.engine else ())]  # fmt: skip
 
 
@@ -239,14 +239,12 @@ def _nodes(figures: PodFigures, *, is_worker: bool) -> Iterator[str]:
         yield "--headless"
 
 
-def _adapters(given: Adapters | None) -> Iterator[str]:
+def _further(given: Adapters | None, figures: PodFigures) -> Iterator[str]:
     if given is not None:
         yield "--enable-lora"
         yield from ("--max-loras", str(given.number))
         yield from ("--max-lora-rank", str(given.rank))
 
-
-def _operation(figures: PodFigures) -> Iterator[str]:
     if figures.constants.shutdown_timeout:
         yield from ("--shutdown-timeout", str(figures.drain_s))
     if figures.constants.custom_histogram_buckets:

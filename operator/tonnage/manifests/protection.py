@@ -74,7 +74,10 @@ def network_policy(
     A rule without peers would let everybody in, so it is left out where there is nobody to let in.
     Pods of a replica over several nodes reach each other on ports that are found when they start.
     """
-    peers = [*_scrapers(site), *(_peer(each) for each in asked.clients)]
+    namespaces = list(site.scraper_namespaces)
+    named = {"key": NAMESPACE_NAME_LABEL, "operator": "In", "values": namespaces}
+    scrapers = {"namespaceSelector": {"matchExpressions": [named]}}
+    peers = [*([scrapers] if namespaces else []), *map(_peer, asked.clients)]
     ingress: list[Manifest] = [{"from": peers, "ports": [_port(HTTP_PORT)]}] if peers else []
     has_egress = asked.egress_ports is not None
     dns = [_port(DNS_PORT, "UDP"), _port(DNS_PORT)]
@@ -97,17 +100,6 @@ def network_policy(
 
 def _own_pods(model: ModelDeployment) -> Manifest:
     return {"podSelector": {"matchLabels": selector(model.name)}}
-
-
-def _scrapers(site: Site) -> list[Manifest]:
-    if not site.scraper_namespaces:
-        return []
-    named = {
-        "key": NAMESPACE_NAME_LABEL,
-        "operator": "In",
-        "values": list(site.scraper_namespaces),
-    }
-    return [{"namespaceSelector": {"matchExpressions": [named]}}]
 
 
 def _peer(peer: Peer) -> Manifest:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -71,22 +71,17 @@ def divided_spec(
         prefill, decode = (of_role(role, sizes[role]) for role in ROLES)
         return divide(prefill, decode, link, size)
 
-    if limited := dict(_limited(spec, running, given)):
+    limited = {  # the splits that run, of the same model and GPUs, where the spec lets them stay
+        role: own.sizes.model_copy(update={"expert": given[role].expert})
+        for role, own in running.items()
+        if (own.spec.model, own.spec.hardware.gpu) == (spec.model, spec.hardware.gpu)
+        and given[role].tensor in {None, own.sizes.tensor}
+        and given[role].data in {None, own.sizes.data}
+    }
+    if limited:
         with suppress(SizingError):
             return sized(given | limited)
     return sized(given)
-
-
-def _limited(
-    spec: Spec, running: Running, given: Mapping[Role, ParallelSizes]
-) -> Iterator[tuple[Role, ParallelSizes]]:
-    """Yield the splits that run, of the same model and GPUs, where the spec lets them stay."""
-    for role, own in running.items():
-        asked, sizes = given[role], own.sizes
-        is_same = (own.spec.model, own.spec.hardware.gpu) == (spec.model, spec.hardware.gpu)
-        fits = asked.tensor in {None, sizes.tensor} and asked.data in {None, sizes.data}
-        if is_same and fits:
-            yield role, sizes.model_copy(update={"expert": asked.expert})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
         digest=digest(config),
         vector_parameters=outer_vectors,
         rotary_elements=rotary,
-        table_parameters=architecture.tables(keys) if architecture.tables else 0,
+        table_parameters=architecture.tables(keys),
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,
         assumptions=(
@@ -151,6 +151,10 @@ class _TextBlock:
 
     def key(self, name: str) -> str:
         return ".".join((*self.path, name))
+
+    @property
+    def is_known(self) -> bool:
+        return self.values.get("model_type") in ARCHITECTURES
 
 
 def _wrapper_path(config: Mapping[str, object]) -> tuple[str, ...]:
@@ -206,10 +210,6 @@ def _architecture(config: Mapping[str, object], block: _TextBlock) -> Architectu
     return architecture
 
 
-def _is_known(block: _TextBlock) -> bool:
-    return block.values.get("model_type") in ARCHITECTURES
-
-
 def _assumptions(
     config: Mapping[str, object], block: _TextBlock, keys: DecoderKeys
 ) -> Iterator[Assumption]:
@@ -217,7 +217,7 @@ def _assumptions(
     near = get_close_matches(kind, UNDERSTOOD)
     hint = f" (near: {', '.join(near)})" if near else ""
     described = f"model_type = {reprlib.repr(kind)} has no rule here{hint}"
-    if not _is_known(block):
+    if not block.is_known:
         yield assumed_kind(described, keys)
     elif block.path and kind not in WRAPPERS:
         yield assumed_wrapper(described, str(block.values["model_type"]))
@@ -228,7 +228,7 @@ def _naming_keys_as_written(block: _TextBlock, architecture: Architecture) -> It
     try:
         yield
     except ModelConfigError as error:
-        if not _is_known(block):
+        if not block.is_known:
             raise UnknownArchitectureError(
                 f"models with {block.key('model_type')} = {block.values['model_type']!r:.100} are "
                 f"not understood yet, and their keys give no bound: {error}"
@@ -267,9 +267,7 @@ def _groups(
             attention=attention,
             ffn=ffn,
             vector_parameters=vector_parameters(architecture, keys, attention, ffn),
-            replicated_parameters=(
-                architecture.replicated(keys, attention) if architecture.replicated else 0
-            ),
+            replicated_parameters=architecture.replicated(keys, attention),
         )
         for (attention, ffn), num_layers in kinds.items()
     )
@@ -308,7 +306,10 @@ def _formats(
     config: Mapping[str, object], block: _TextBlock, architecture: Architecture, layers: list[Layer]
 ) -> dict[str, Any]:
     """Return what a shape says of how a checkpoint is stored, and ``assumptions`` about it."""
-    dtype = _declared_dtype(config, block)
+    # float32 and unnamed types are served in 16 bits too.
+    dtypes = [of.get(key) for of in (block.values, config) for key in ("torch_dtype", "dtype")]
+    names: tuple[HalfType, ...] = ("bfloat16", "float16")
+    dtype = next((name for name in names if name in dtypes), None)
     written = (
         values.get(key)
         for values in (config, block.values)
@@ -331,14 +332,6 @@ def _formats(
         "orders_activations": keys.orders_activations,
         "assumptions": assumptions,
     }
-
-
-def _declared_dtype(config: Mapping[str, object], block: _TextBlock) -> HalfType | None:
-    """Return the 16-bit type that is named: float32 and unnamed ones are served in 16 bits too."""
-    blocks = (block.values, config)
-    dtypes = [values.get(key) for values in blocks for key in ("torch_dtype", "dtype")]
-    names: tuple[HalfType, ...] = ("bfloat16", "float16")
-    return next((name for name in names if name in dtypes), None)
 
 
 def _positions(keys: DecoderKeys, block: _TextBlock) -> tuple[int | None, int | None, int | None]:

@@ -9,7 +9,7 @@ that most files write alike make less of it. What it would be wrong for is refus
 import re
 import reprlib
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib import resources
@@ -58,15 +58,10 @@ def _added(before: Any, value: Any) -> Any:
 
 
 def _architecture(row: Mapping[str, Any]) -> Architecture:
-    functions = {key: _function(row[key]) for key in _FUNCTIONS if key in row}
+    places = {key: row[key].partition(".") for key in _FUNCTIONS if key in row}
+    functions = {key: getattr(_MODULES[of], name) for key, (of, _, name) in places.items()}
     understood = frozenset(row.get("understands", ()))
     return Architecture(**{**row, **functions, "understands": understood})
-
-
-def _function(path: str) -> Callable[..., Any]:
-    module, _, name = path.partition(".")
-    function: Callable[..., Any] = getattr(_MODULES[module], name)
-    return function
 
 
 _FOUND: Final = _architectures()
@@ -163,7 +158,14 @@ def assumed_architecture(config: Mapping[str, object], block: Mapping[str, objec
     Raises:
         UnknownArchitectureError: vLLM has no class of this name.
     """
-    _refuse_without_class(config)
+    names = _class_names(config)
+    if names and _classes().keys().isdisjoint(names):
+        code = "with --trust-remote-code " if config.get("auto_map") else ""
+        raise UnknownArchitectureError(
+            f"vLLM {_registry()['version']} has no class {names[0]}: only its Transformers backend "
+            f"may serve it {code}(architectures, model_type = {config.get('model_type')!r}), and "
+            "how much memory that takes is not known here"
+        )
     is_latent = bool(block.get("kv_lora_rank"))
     has_states = bool(block.get("linear_num_value_heads"))
     return replace(
@@ -213,18 +215,6 @@ def assumed_kind(described: str, keys: DecoderKeys) -> Assumption:
         effect="memory and time",
         times=times,
         replaced_by=_REPLACED_BY,
-    )
-
-
-def _refuse_without_class(config: Mapping[str, object]) -> None:
-    names = _class_names(config)
-    if not names or not _classes().keys().isdisjoint(names):
-        return
-    code = "with --trust-remote-code " if config.get("auto_map") else ""
-    raise UnknownArchitectureError(
-        f"vLLM {_registry()['version']} has no class {names[0]}: only its Transformers backend may "
-        f"serve it {code}(architectures, model_type = {config.get('model_type')!r}), and how much "
-        "memory that takes is not known here"
     )
 
 

@@ -17,6 +17,10 @@ from tonnage.catalog.shape import (
 )
 
 
+def _nothing(*_: object) -> int:
+    return 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """How to read the configuration of one kind of model."""
@@ -74,14 +78,14 @@ class Architecture:
     this kind reads."""
     layer_list: str | None = None
     """The list whose length is ``num_hidden_layers`` where that is not given."""
-    replicated: Callable[[DecoderKeys, Attention | None], int] | None = None
+    replicated: Callable[[DecoderKeys, Attention | None], int] = _nothing
     """Counts the matrices that every rank holds whole in a layer with this attention, beside
     those of attention and feed-forward."""
-    vectors: Callable[[DecoderKeys], int] | None = None
+    vectors: Callable[[DecoderKeys], int] = _nothing
     """Counts small vectors of one layer that depend on keys of the family."""
-    outer: Callable[[DecoderKeys], int] | None = None
+    outer: Callable[[DecoderKeys], int] = _nothing
     """Counts what stands outside the layers beside norms, embedding and head."""
-    tables: Callable[[DecoderKeys], int] | None = None
+    tables: Callable[[DecoderKeys], int] = _nothing
     """Counts further embedding tables."""
     keeps_tables_on_host: bool = False
     """vLLM keeps those in the memory of the host unless told otherwise."""
@@ -94,7 +98,7 @@ def vector_parameters(
     return (
         architecture.num_norms * keys.hidden_size
         + _residual_vectors(keys, num_mixes=2)
-        + (architecture.vectors(keys) if architecture.vectors else 0)
+        + architecture.vectors(keys)
         + _attention_vectors(architecture, keys, layer)
         + _ffn_vectors(architecture, keys, block)
     )
@@ -102,11 +106,8 @@ def vector_parameters(
 
 def outer_vector_parameters(architecture: Architecture, keys: DecoderKeys) -> int:
     """Return the norms and other small vectors outside the layers."""
-    return (
-        architecture.num_outer_norms * keys.hidden_size
-        + _residual_vectors(keys, num_mixes=1)
-        + (architecture.outer(keys) if architecture.outer else 0)
-    )
+    norms = architecture.num_outer_norms * keys.hidden_size
+    return norms + _residual_vectors(keys, num_mixes=1) + architecture.outer(keys)
 
 
 def _residual_vectors(keys: DecoderKeys, *, num_mixes: int) -> int:

@@ -55,7 +55,10 @@ def stored_weights(
     if keys.method.startswith(PARTIAL_METHODS):
         ignored = (*ignored, *(f"in:{name}" for name in ignored if _may_be_part(name)))
     unknown = _unknown_names(ignored)
-    is_unknown = len(unknown) >= MANY_NAMES and _matches_none(ignored, layers, own_names)
+    is_unknown = False
+    if len(unknown) >= MANY_NAMES:  # and they are of no part that is known
+        asked = formats_by_part([(ignored, BF16)], FP8, layers, own_names)
+        is_unknown = all(each == FP8 for each in asked.values())
     if is_unknown:
         ignored = (*ignored, EVERYTHING)
     rules = ((ignored, BF16), *recipe.rules)
@@ -92,13 +95,6 @@ def _unknown_names(names: Sequence[str]) -> list[str]:
         and inside[1] not in KNOWN_BLOCKS
         and not _BESIDE.search(name)
     ]
-
-
-def _matches_none(
-    names: Sequence[str], layers: Sequence[Layer], own_names: Mapping[str, str]
-) -> bool:
-    found = formats_by_part([(names, BF16)], FP8, layers, own_names)
-    return all(each == FP8 for each in found.values())
 
 
 def _may_be_part(name: str) -> bool:

@@ -39,7 +39,6 @@ from tonnage.catalog.shape import (
     Ffn,
     GroupedAttention,
     LatentAttention,
-    MoeFfn,
 )
 from tonnage.units import count_of
 
@@ -122,20 +121,18 @@ def experts_by_layer(keys: DecoderKeys) -> list[Ffn]:
     shared = [0] * num_layers
     if keys.needed.use_mixed_mlp_moe:
         shared = _one_or_each(keys, "num_shared_by_layer")
-    return [
-        _hunyuan_layer(keys, chosen=chosen[layer], width=widths[layer], shared=shared[layer])
-        for layer in range(num_layers)
-    ]
-
-
-def _hunyuan_layer(keys: DecoderKeys, *, chosen: int, width: int, shared: int) -> MoeFfn:
     num_experts = keys.needed.num_experts
-    if not 1 <= chosen <= num_experts:
-        raise ModelConfigError(
-            f"chosen_by_layer = {chosen} is not between 1 and num_experts = {num_experts}"
+    for each in chosen:
+        if not 1 <= each <= num_experts:
+            raise ModelConfigError(
+                f"chosen_by_layer = {each} is not between 1 and num_experts = {num_experts}"
+            )
+    return [
+        ffn.moe(
+            keys.model_copy(update={"num_experts_per_tok": each}), width=width, shared=more * widest
         )
-    choosing = keys.model_copy(update={"num_experts_per_tok": chosen})
-    return ffn.moe(choosing, width=width, shared=shared * keys.needed.intermediate_size)
+        for each, width, more in zip(chosen, widths, shared, strict=True)
+    ]
 
 
 def _one_or_each(keys: DecoderKeys, key: str) -> list[int]:

@@ -56,17 +56,16 @@ def _shares_choice(keys: DecoderKeys) -> list[bool]:
     listings = (("indexer_types", ("full", "shared")), ("index_topk_pattern", ("F", "S")))
     for key, names in listings:
         if getattr(keys, key) is not None:
-            return [_is_shared(key, kind, names) for kind in keys.by_layer(key)]
+            kinds = keys.by_layer(key)
+            for kind in kinds:
+                if kind not in names:
+                    known = ", ".join(names)
+                    raise ModelConfigError(f"{key} has {kind!r:.100}, which is none of {known}")
+            return [kind == names[1] for kind in kinds]
     first = keys.index_skip_topk_offset - 1
     return [
         max(layer - first, 0) % keys.index_topk_freq != 0 for layer in range(keys.num_hidden_layers)
     ]
-
-
-def _is_shared(key: str, kind: str, names: tuple[str, str]) -> bool:
-    if kind not in names:
-        raise ModelConfigError(f"{key} has {kind!r:.100}, which is none of {', '.join(names)}")
-    return kind == names[1]
 
 
 def sparse_grouped(keys: DecoderKeys) -> list[Attention]:
