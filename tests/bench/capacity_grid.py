@@ -17,10 +17,10 @@ from reference_engine import EngineLimits
 from reference_fast import Drafts
 from reference_step_time import Figures, figures, limits_of
 from tonnage.sizing.errors import SizingError
+from tonnage.sizing.options import Speculation
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Slo, Target, Workload
 

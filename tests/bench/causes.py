@@ -48,7 +48,7 @@ from tonnage.sizing.expected import slo_of
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
-from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.serving.steady import own_prefill_s
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, MINUTE_S, MS_PER_S, seconds
 

@@ -79,7 +79,7 @@ def paid(request: SizingRequest) -> tuple[float, str] | None:
 def swept(line: str) -> dict[str, Any]:
     """Return the split that is chosen, and the three cheapest, each sized by itself."""
     request, found = request_of(line), []
-    for split in splits_for(request, num_gpus=None):
+    for split in splits_for(request):
         with suppress(SizingError):
             found.append((round(cost_of(size_with(request, split))[1], 2), str(split)))
     return {"chosen": paid(request), "swept": sorted(found)[:3]}

@@ -41,8 +41,7 @@ from tonnage.sizing.memory.budget import (
     budget_parts,
     total_more_bytes,
 )
-from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
-from tonnage.sizing.memory.graphs import GRAPHS, Server
+from tonnage.sizing.memory.ceiling import GRAPHS, BudgetPart, GivenPool, MemoryBudget, Server
 from tonnage.sizing.memory.layout import (
     CacheLayout,
     LoggedFigures,

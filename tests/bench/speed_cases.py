@@ -6,7 +6,8 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from statistics import fmean, median
+from itertools import chain, repeat
+from statistics import fmean, median, median_low
 
 from configs import Configs, shape_in
 from speed_row import (
@@ -40,8 +41,7 @@ from tonnage.catalog.shape import ModelShape
 from tonnage.engine.chance import Chance
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.memory.budget import budget_parts
-from tonnage.sizing.memory.ceiling import MemoryBudget
-from tonnage.sizing.memory.graphs import Server
+from tonnage.sizing.memory.ceiling import MemoryBudget, Server
 from tonnage.sizing.memory.layout import default_block_tokens
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import Flags
@@ -52,9 +52,10 @@ from tonnage.sizing.serving.steady import (
     mixed_step,
     prefill_context_tokens,
     running_limit,
+    serving_s,
     steady_state,
+    typical_ttft_s,
 )
-from tonnage.sizing.serving.ttft import serving_s, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import speeds
@@ -353,7 +354,9 @@ STATISTICS: Mapping[str, Callable[[ClosedLoop, Case], float]] = {
     "tpot_mean_ms": lambda loop, _: loop.mean_tpot_s * MS_PER_S,
     "tpot_p50_ms": lambda loop, _: median(loop.tpot_s) * MS_PER_S,
     "itl_mean_ms": lambda loop, _: loop.itl_s * MS_PER_S,
-    "itl_p50_ms": lambda loop, _: loop.median_itl_s * MS_PER_S,
+    "itl_p50_ms": lambda loop, _: (
+        MS_PER_S * median_low(chain.from_iterable(map(repeat, loop.tpot_s, loop.later_tokens)))
+    ),
     "e2e_mean_ms": _mean_e2e_ms,
     "output_tok_s_total": _tokens_per_s,
 }

@@ -11,8 +11,7 @@ from golden.formulas import weight_bytes
 from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import DenseFfn, GroupedAttention
 from tonnage.sizing.parallelism.kernels import layer_kernels
-from tonnage.sizing.parallelism.kv import flop_per_pair, kv_bytes_per_token
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare, flop_per_pair, kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import FLOP_PER_PARAMETER, Shard
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.speeds import Speeds

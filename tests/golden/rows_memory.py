@@ -7,8 +7,7 @@ from golden.documents import ELEMENT_BYTES, TABLE, Totals, gpu, model, row
 from golden.formulas import Need, min_gpus, ways_out, weight_bytes
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget, sequences_held
 from tonnage.sizing.memory.layout import cache_layout
-from tonnage.sizing.parallelism.kv import kv_bytes_per_token
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare, kv_bytes_per_token
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB
 

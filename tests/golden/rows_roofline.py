@@ -7,7 +7,7 @@ from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.catalog.shape import DenseFfn
 from tonnage.sizing.parallelism.shard import Shard, shard_of
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.roofline import batch_at_ridge, ridge_flop_per_byte
+from tonnage.sizing.step_time.speeds import batch_at_ridge, ridge_flop_per_byte
 from tonnage.sizing.step_time.step import Step, step_time
 
 

@@ -13,7 +13,7 @@ from golden.formulas import (
     weight_bytes,
 )
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.shard import FLOP_PER_PARAMETER, Shard
 from tonnage.sizing.serving.load_line import most_decoding, tpot_ceiling
 from tonnage.sizing.split import Parallelism

@@ -7,7 +7,7 @@ from golden.rows_memory import kimi_replica, need_70b_2xa100_b32, request_bytes
 from golden.rows_roofline import parameters_70b, ridge
 from golden.rows_speed import prefill_s, step_32b
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.roofline import observed_mbu_fraction
+from tonnage.sizing.step_time.speeds import observed_mbu_fraction
 from tonnage.units import GB, GIB
 
 

@@ -17,7 +17,7 @@ from tonnage.catalog.shape import (
     MoeFfn,
     WeightFormat,
 )
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Demand, SizingRequest
 from tonnage.sizing.serving.replica import Replica

@@ -6,12 +6,14 @@ computes one token in its next step, as it would have, only that this step count
 the step under way has done is done again.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from tonnage.engine.core import Engine
+from tonnage.engine.schedule import Rank
 from tonnage.replay.cluster import ReplayedModel, SimulatedCluster, Template
 from tonnage.replay.ground_truth import GroundTruth, Machine, machine
 from tonnage.replay.simulated_metrics import DECODING, PREFILLING, WAITING, EngineCounters
@@ -66,8 +68,20 @@ def taken_over(engine: Engine, kind: Machine, *, steps: int, from_s: float, seed
     found.now_s = from_s
     for number in dict.fromkeys((*running, *rank.waiting)):
         found.submit(number)
-    found.ranks[0].take_line_of(rank, running)
+    _take_line_of(found.ranks[0], rank, running)
     return found
+
+
+def _take_line_of(rank: Rank, other: Rank, running: list[int]) -> None:
+    """Let all wait as they do at another engine, behind what runs there."""
+    waiting = [number for number in other.waiting if number not in running]
+    rank.waiting = deque([*running, *waiting])
+    rank.queued_tokens = other.queued_tokens
+    if rank.class_s and other.class_s:
+        rank.newest_class = other.newest_class
+        rank.served_s, rank.seen_at_s = other.served_s, other.seen_at_s
+        rank.before_s = other.before_s
+        rank.num_newest = other.num_newest + len(running)
 
 
 def _suspend(engine: Engine, numbers: Iterable[int], steps: int) -> None:
@@ -124,8 +138,6 @@ class ChangingSimulation(Simulation):
     ) -> None:
         """``changes``: when, and what they are from then on."""
         super().__init__(served, **settings)
+        self.record.cluster = ChangingCluster(served=served)
         for at_s, truth in changes:
             self._at(at_s, partial(self.record.cluster.change, truth))
-
-    def _cluster(self, served: ReplayedModel) -> SimulatedCluster:
-        return ChangingCluster(served=served)

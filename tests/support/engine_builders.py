@@ -91,7 +91,6 @@ def crowded(seed, *, count=150):
         "max_num_seqs": chance.choice((2, 5, 20)),
         "max_num_batched_tokens": chance.choice((20, 64, 300)),
         "num_blocks": chance.choice((20, 40, 200)),
-        "watermark_blocks": chance.choice((0, 0, 2)),
         "max_model_len": 300,
     }
     arrival_s, rows = 0.0, []

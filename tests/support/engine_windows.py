@@ -13,9 +13,8 @@ from tonnage.estimate.metrics import BUSY_SCRAPES
 from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.estimate.speed import busy_window, prompt_shape
 from tonnage.sizing.search import size
-from tonnage.sizing.serving.arrivals import requests
 from tonnage.sizing.serving.flags import trial_of
-from tonnage.sizing.serving.trial import engine_limits
+from tonnage.sizing.serving.trial import engine_limits, requests
 from tonnage.sizing.step_time.costs import step_costs
 from tonnage.sizing.workload import Lengths, Slo, Target, Workload
 

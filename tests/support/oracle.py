@@ -12,12 +12,11 @@ from functools import partial
 from typing import Final
 
 from tonnage.engine.core import Engine
-from tonnage.engine.routing import Routing as EngineRouting
 from tonnage.engine.routing import serve
 from tonnage.replay.ground_truth import Machine
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.serving.arrivals import requests
 from tonnage.sizing.serving.staffing import FLEETS, Staffing
+from tonnage.sizing.serving.trial import requests
 from tonnage.sizing.workload import Routing, Slo, Workload
 
 NUM_REQUESTS: Final = 12_000
@@ -76,7 +75,7 @@ class Oracle:
         together = num_replicas if is_pooled else 1
         table = drawn.table(together * requests_per_s)
         engines = [Engine(machine.limits, machine.costs, table, n) for n in range(together)]
-        serve(engines, table, EngineRouting.LEAST_OUTSTANDING, drawn.routes)
+        serve(engines, table, Routing.LEAST_OUTSTANDING, drawn.routes)
         first, last = table.size // WARM_UP, table.size - table.size // WARM_UP
         return _worst(table.late_starts, table.slow_outputs, request.slo, first, last)
 

@@ -21,7 +21,7 @@ def mean_cost_of(sizing):
 
 def swept_costs(request):
     """Yield what each split within a node costs in that mean, each searched by itself in full."""
-    for split in splits_for(request, num_gpus=None):
+    for split in splits_for(request):
         if split.num_gpus <= request.gpu.gpus_per_node:
             with suppress(SizingError):
                 yield mean_cost_of(size_with(request, split))

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from builders import BF16, a_layer_group, a_replica, a_shape, an_expert_ffn
 from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.catalog.shape import DenseFfn, GroupedAttention, LatentAttention
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.parallelism.shard import ExpertShare, Shard
 from tonnage.sizing.split import Parallelism

@@ -1,7 +1,7 @@
 """Trials whose answer is known by hand: an engine of plain seconds."""
 
 from builders import a_replica, a_shard, a_workload, an_slo, some_speeds
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.serving.trial import Trial
 from tonnage.sizing.workload import Lengths
 

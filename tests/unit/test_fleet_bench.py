@@ -3,7 +3,7 @@
 import fleet_ticks
 import pytest
 
-from tonnage.sizing.serving.arrivals import requests
+from tonnage.sizing.serving.trial import requests
 
 NUM_OBJECTS, NUM_QUESTIONS = 12, 2
 WARM_TICKS = 92

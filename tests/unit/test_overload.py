@@ -20,7 +20,7 @@ import pytest
 from fleet_builders import a_model
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.engine.core import Engine
-from tonnage.engine.routing import Routing, serve
+from tonnage.engine.routing import serve
 from tonnage.engine.table import RequestTable
 from tonnage.replay.ground_truth import scale_costs
 from tonnage.sizing.parallelism.draft import rank_of
@@ -28,6 +28,7 @@ from tonnage.sizing.request import Flags, ask, look_up
 from tonnage.sizing.serving.flags import replica_under, trial_of
 from tonnage.sizing.serving.trial import engine_costs, engine_limits
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Routing
 
 TARGET_S, CLASS_S = 2.0, 1.8
 KV_TOKENS = 920_720
@@ -68,7 +69,7 @@ def simulated(factor, class_s):
     table = RequestTable(array("q", [1000] * len(outputs)), outputs, nothing, arrivals)
     limits = engine_limits(replace(trial, newest_first_s=class_s))
     costs = scale_costs(engine_costs(trial.replica, FLAGS.max_num_seqs), factor)
-    serve([Engine(limits, costs, table, 0)], table, Routing.RANDOM, [0.0] * len(outputs))
+    serve([Engine(limits, costs, table, 0)], table, Routing.SERVICE, [0.0] * len(outputs))
     return [first - came for first, came in zip(table.first_token_s, arrivals, strict=False)]
 
 

@@ -16,7 +16,7 @@ import pytest
 from fleet_builders import a_model
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.engine.core import Engine
-from tonnage.engine.routing import Routing, serve
+from tonnage.engine.routing import serve
 from tonnage.engine.table import RequestTable
 from tonnage.replay.ground_truth import scale_costs
 from tonnage.sizing.parallelism.draft import rank_of
@@ -24,6 +24,7 @@ from tonnage.sizing.request import Flags, ask, look_up
 from tonnage.sizing.serving.flags import replica_under, trial_of
 from tonnage.sizing.serving.trial import engine_costs, engine_limits
 from tonnage.sizing.split import Parallelism
+from tonnage.sizing.workload import Routing
 
 PROMPT_TOKENS = 4000
 TTFT_S, TPOT_S = 2.0, 0.050
@@ -62,7 +63,7 @@ def simulated(factor):
     )
     costs = scale_costs(engine_costs(trial.replica, FLAGS.max_num_seqs), factor)
     engine = Engine(engine_limits(trial), costs, table, 0)
-    serve([engine], table, Routing.RANDOM, [0.0] * len(outputs))
+    serve([engine], table, Routing.SERVICE, [0.0] * len(outputs))
     times = zip(arrivals, table.first_token_s, table.ended_s, outputs, strict=True)
     return [(first - came, (end - first) / max(1, n - 1)) for came, first, end, n in times]
 

@@ -74,7 +74,6 @@ def some_limits(chance, **changes):
             "max_num_batched_tokens": chance.choice((20, 64, 300)),
             "num_blocks": chance.choice((20, 40, 200)),
             "max_model_len": 300,
-            "watermark_blocks": chance.choice((0, 0, 3)),
             **changes,
         }
     )

@@ -10,7 +10,7 @@ from questions import catalog_request
 from reference_engine import Batch
 from reference_fast import step_s
 from reference_step_time import curve, figures, formula, limits_of
-from tonnage.sizing.speculation import Speculation
+from tonnage.sizing.options import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Workload
 

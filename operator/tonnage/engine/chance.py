@@ -16,9 +16,10 @@ class Chance:
         [marsaglia2000] gamma variates by rejection, and the boost of shapes below 1.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, skipped: int = 1) -> None:
         self.bits = (SEED * (2 * seed + 1)) & MASK
-        self.share()
+        for _ in range(skipped):
+            self.share()
 
     def share(self) -> float:
         """Return a number from 0 up to, not including, 1."""

@@ -33,8 +33,6 @@ class EngineLimits:
     """Of the block tables, those of a window: they stop to grow."""
     window_blocks: int = 0
     """What each of those holds at most."""
-    watermark_blocks: int = 0
-    """Blocks left free when a sequence is admitted beside others."""
     num_draft_tokens: int = 0
     """Drafted for each decoding sequence in each step, and verified in it."""
     acceptance_rate: float = 0.0
@@ -46,8 +44,6 @@ class EngineLimits:
     first; within a class who came first. 0: one class, first come first served."""
     max_queued_tokens: int = 0
     """Of prompts without a first token, from which on a rank refuses who comes. 0: never."""
-    admits_whole_prompts: bool = True
-    """A request is admitted when its whole prompt fits the cache, not only its first chunk."""
 
     def __post_init__(self) -> None:
         """Refuse what vLLM refuses at start-up."""

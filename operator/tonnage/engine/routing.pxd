@@ -6,8 +6,8 @@ from tonnage.engine.table cimport RequestTable
 
 
 @cython.locals(num_engines=Py_ssize_t, number=Py_ssize_t, arrival_s=double, chosen=Py_ssize_t,
-               engine=Engine, rank='long long')
-cpdef serve(list engines, RequestTable table, int routing, object draws)
+               engine=Engine, rank='long long', is_pooled=bint)
+cpdef serve(list engines, RequestTable table, object routing, object draws)
 
 
 @cython.locals(number='long long')

@@ -2,37 +2,33 @@
 
 from array import array
 from collections.abc import Sequence
-from enum import IntEnum
+from typing import Final
 
 from tonnage.engine.core import Engine
 from tonnage.engine.table import RequestTable
 
-
-class Routing(IntEnum):
-    """How a router chooses among engines."""
-
-    RANDOM = 0
-    LEAST_OUTSTANDING = 1
+POOLED: Final = "LeastOutstanding"
 
 
 def serve(
-    engines: list[Engine], table: RequestTable, routing: int, draws: Sequence[float]
+    engines: list[Engine], table: RequestTable, routing: str, draws: Sequence[float]
 ) -> "array[int]":
     """Send each request to an engine, run all to the end, and return the rank that served each.
 
     Ranks are numbered through all engines, which have as many each; -1: it was refused.
 
-    ``draws``: a uniform share of 0 to 1 for each request, by which a random router chooses, and one
-    that counts breaks ties.
+    ``routing``: to who has least (``POOLED``), else at random. ``draws``: a uniform share of 0 to 1
+    for each request, by which a random router chooses, and one that counts breaks ties.
     """
-    num_engines = len(engines)
+    num_engines, is_pooled = len(engines), routing == POOLED
     ranks = array("q", bytes(8 * table.size))
     for number in range(table.size):
         arrival_s = table.arrival_s[number]
-        if routing == 0 or num_engines == 1:
-            chosen = int(draws[number] * num_engines) if num_engines > 1 else 0
-        else:
+        chosen = 0
+        if num_engines > 1 and is_pooled:
             chosen = _least_outstanding(engines, arrival_s, draws[number])
+        elif num_engines > 1:
+            chosen = int(draws[number] * num_engines)
         engine = engines[chosen]
         engine.advance(arrival_s)
         rank = engine.submit(number)

@@ -1,16 +1,14 @@
 # C types of the schedule, for when the module is compiled. Plain Python never reads this file.
 cimport cython
 
+from tonnage.engine.chance cimport Chance
 from tonnage.engine.table cimport RequestTable
 
 ctypedef long long integer
-ctypedef unsigned long long bits64
 
 cdef integer WAITING, PREFILLING, DECODING, DONE, NUMBER_BITS, NUMBER_MASK, SLACK
 cdef integer MANY_TOKENS
-cdef bits64 RANDOM_MASK, SEED, MULTIPLIER
-cdef integer RANDOM_SHIFT
-cdef double RANDOM_SHARE, ROUNDING
+cdef double ROUNDING
 
 
 cdef class Heap:
@@ -26,12 +24,13 @@ cdef class Heap:
 
 cdef class Rank:
     cdef public RequestTable table
-    cdef public integer max_num_seqs, max_batched_tokens, block_size, num_tables, fixed_blocks, watermark_blocks
+    cdef public integer max_num_seqs, max_batched_tokens, block_size, num_tables, fixed_blocks
     cdef public integer window_tables, window_blocks, full_knot, round_blocks
     cdef public integer tokens_verified, num_blocks, partial
-    cdef public bint is_whole, is_logged, is_drafting
-    cdef double class_s, served_s, seen_at_s, before_s
-    cdef integer newest_class, num_newest, chunk_budget
+    cdef public bint is_logged, is_drafting
+    cdef public double class_s, served_s, seen_at_s, before_s
+    cdef public integer newest_class, num_newest
+    cdef integer chunk_budget
     cdef public integer queued_tokens
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
     cdef public integer num_finished
@@ -45,12 +44,11 @@ cdef class Rank:
     cdef double[::1] memory_price_s, memory_slopes_s, compute_price_s, compute_slopes_s
     cdef double[::1] pairs_slopes_s, accepted_above
     cdef double tokens_per_step, steps_scv
-    cdef bits64 random
+    cdef Chance chance
 
     cdef void _take_prices(self, object costs) except *
     @cython.locals(arrival_s=double, is_seen=bint)
     cdef void queue(self, integer number) except *
-    cpdef void take_line_of(self, Rank other, list running) except *
     @cython.locals(budget=integer, is_short=bint)
     cdef bint schedule(self, integer step, double now_s) except -1
     cdef integer steps_alike(self, integer step, integer most) except -1
@@ -102,8 +100,7 @@ cdef class Rank:
     cdef integer _prefill(self, integer number, integer budget) except -1
     @cython.locals(price_s=double, knot=integer, width=integer, beyond=double)
     cdef double _pairs_price_s(self, double earlier_tokens) except -1
-    @cython.locals(table=RequestTable, decoding=double, number=integer, tokens=integer,
-                   cached=integer, reserve=integer)
+    @cython.locals(table=RequestTable, decoding=double, number=integer, tokens=integer)
     cdef void _admit(self, integer step, double now_s, integer budget) except *
     @cython.locals(table=RequestTable, entry=integer, number=integer, last=integer, steps=integer)
     cdef integer _decodes_alike(self, integer step) except -1
@@ -129,5 +126,3 @@ cdef class Rank:
     cdef double _normal(self) except? -1
     @cython.locals(share=double, right=integer)
     cdef integer _accepted(self) except -1
-    @cython.locals(bits=bits64)
-    cdef double _share(self) except? -1

@@ -25,6 +25,7 @@ import math
 from array import array
 from collections import deque
 
+from tonnage.engine.chance import Chance
 from tonnage.engine.limits import EngineLimits
 from tonnage.engine.step_costs import StepCosts, with_knot
 from tonnage.engine.table import RequestTable
@@ -42,11 +43,6 @@ MANY_TOKENS = 64
 """Of an answer: beyond them the steps with draft tokens are drawn together."""
 SLACK = 64
 """Requests that have ended and are still in the order of the running ones."""
-RANDOM_MASK = (1 << 64) - 1
-RANDOM_SHARE = 1.0 / (1 << 53)
-RANDOM_SHIFT = 11
-SEED = 0x9E3779B97F4A7C15
-MULTIPLIER = 0x2545F4914F6CDD1D
 
 
 class Heap:
@@ -99,13 +95,11 @@ class Rank:
         self.fixed_blocks = limits.fixed_blocks
         self.window_tables = limits.window_tables
         self.window_blocks = limits.window_blocks
-        self.watermark_blocks = limits.watermark_blocks
         self.tokens_verified = limits.tokens_verified
         self.class_s = limits.newest_first_s
         # When the last of the newest class that has a token came, when that was seen, and before.
         self.served_s = self.seen_at_s = self.before_s = 0.0
         self.newest_class = self.num_newest = self.queued_tokens = 0
-        self.is_whole = limits.admits_whole_prompts
         self.is_drafting = limits.num_draft_tokens > 0
         self.free_blocks = float(limits.num_blocks)
         self.growing_blocks = 0.0
@@ -134,7 +128,7 @@ class Rank:
         self._take_prices(costs)
         self.memory_s = self.memory_slope_s = 0.0
         self.compute_s = self.compute_slope_s = 0.0
-        self.random = (SEED * (2 * seed + 1)) & RANDOM_MASK
+        self.chance = Chance(seed, skipped=0)
         rate = limits.acceptance_rate
         powers = [rate**k for k in range(1, limits.tokens_verified)]
         self.accepted_above = array("d", powers)
@@ -171,17 +165,6 @@ class Rank:
             self.num_newest += 1
         else:
             self.waiting.append(number)
-
-    def take_line_of(self, other: "Rank", running: list[int]) -> None:
-        """Let all wait as they do at another engine, behind what runs there."""
-        waiting = [number for number in other.waiting if number not in running]
-        self.waiting = deque([*running, *waiting])
-        self.queued_tokens = other.queued_tokens
-        if self.class_s and other.class_s:
-            self.newest_class = other.newest_class
-            self.served_s, self.seen_at_s = other.served_s, other.seen_at_s
-            self.before_s = other.before_s
-            self.num_newest = other.num_newest + len(running)
 
     def schedule(self, step: int, now_s: float) -> bool:
         """Choose what this step computes; true when a sequence had to be preempted for it."""
@@ -480,11 +463,7 @@ class Rank:
         while self.waiting and budget > 0 and self.num_running < self.max_num_seqs:
             number = self.waiting[0]
             tokens = table.prompt_tokens[number] + table.emitted[number]
-            cached = table.cached_tokens[number]
-            if not self.is_whole:
-                tokens = min(tokens, cached + budget)
-            reserve = self.watermark_blocks if self.num_running else 0
-            if self._blocks_for(tokens) + reserve + decoding > self.free_blocks + ROUNDING:
+            if self._blocks_for(tokens) + decoding > self.free_blocks + ROUNDING:
                 return
             self.waiting.popleft()
             if self.num_newest:
@@ -492,7 +471,7 @@ class Rank:
             self.num_running += 1
             self.order.append(number)
             table.state[number] = PREFILLING
-            table.computed[number] = cached
+            table.computed[number] = table.cached_tokens[number]
             if not table.preemptions[number]:
                 table.started_s[number] = now_s
                 if self.is_logged:
@@ -656,22 +635,12 @@ class Rank:
         """Return a standard normal number, near enough: a sum of twelve shares."""
         total = -6.0
         for _ in range(12):
-            total += self._share()
+            total += self.chance.share()
         return total
 
     def _accepted(self) -> int:
         """Return how many of the draft tokens of a sequence are right."""
-        share, right = self._share(), 0
+        share, right = self.chance.share(), 0
         while right < self.tokens_verified - 1 and share < self.accepted_above[right]:
             right += 1
         return right
-
-    def _share(self) -> float:
-        """Return a number from 0 up to, not including, 1 (xorshift64*)."""
-        bits = self.random
-        bits ^= bits >> 12
-        bits ^= (bits << 25) & RANDOM_MASK
-        bits ^= bits >> 27
-        self.random = bits
-        bits = (bits * MULTIPLIER) & RANDOM_MASK
-        return (bits >> RANDOM_SHIFT) * RANDOM_SHARE

@@ -26,7 +26,7 @@ from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.steady import prefill_context_tokens, ranks_together
 from tonnage.sizing.step_time.model import StepTimeModel
-from tonnage.sizing.step_time.roofline import observed_mbu_fraction
+from tonnage.sizing.step_time.speeds import observed_mbu_fraction
 from tonnage.sizing.step_time.step import Step, StepTime
 from tonnage.sizing.workload import Workload
 

@@ -11,8 +11,7 @@ from tonnage.sizing.bill import Bill, Commitment, bill
 from tonnage.sizing.cost import GpuHour, amount, cents, rented_hour
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import spread_of
-from tonnage.sizing.serving.demand import ServiceLevel
-from tonnage.sizing.serving.staffing import is_within
+from tonnage.sizing.serving.staffing import ServiceLevel, is_within
 from tonnage.sizing.workload import Slo
 from tonnage.units import DAY_S, MILLION, count_of, format_s, significant
 

@@ -7,9 +7,9 @@ from tonnage.api.hardware import ROLES
 from tonnage.api.spec import Spec
 from tonnage.explain.report import round_estimate
 from tonnage.explain.words import Answer
+from tonnage.sizing.expected import hands_over
 from tonnage.sizing.offload import break_even_bytes_per_s, host_cache_gib
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.refusals import hands_over
 from tonnage.sizing.roles import Comparison, Divided, Rank
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 

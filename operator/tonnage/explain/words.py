@@ -34,8 +34,8 @@ from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, prior_of
 from tonnage.sizing.serving.closed_loop import REQUESTS_PER_USER, ClosedLoop, closed_loop
-from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
-from tonnage.sizing.step_time.roofline import batch_at_ridge
+from tonnage.sizing.serving.steady import own_prefill_s, typical_ttft_s
+from tonnage.sizing.step_time.speeds import batch_at_ridge
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
@@ -290,7 +290,7 @@ def _unpacked(request: SizingRequest) -> Iterator[str]:
 def _sureness(sizing: Sizing) -> Iterator[str]:
     """Say how far speeds that nobody measured here may be off, and what widens that."""
     request = sizing.request
-    if request.crosses_nodes(sizing.parallelism) and not request.nodes.has_link:
+    if request.crosses_nodes(sizing.parallelism) and request.node_link_bytes_per_s is None:
         link = format_si(request.gpu.interconnect_bytes_per_s, "B/s")
         yield f"link between nodes: {link} a GPU guessed, as within one; set hardware.nodeLink"
     if request.speed != prior_of(request):

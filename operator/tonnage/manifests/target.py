@@ -29,12 +29,10 @@ from tonnage.manifests.arguments import (
 )
 from tonnage.manifests.command import CommandError, Surroundings, engine_words
 from tonnage.manifests.names import CONTAINER, Workload
-from tonnage.sizing.adapters import Adapters, adapters_in, are_counted
 from tonnage.sizing.checks import with_running_cache
+from tonnage.sizing.options import Adapters, Speculation, adapters_in, are_counted, switches_in
 from tonnage.sizing.provenance import Figure, Input, Origin, assumed_inputs, with_changed
 from tonnage.sizing.request import Flags, SizingRequest, digest_of
-from tonnage.sizing.speculation import Speculation
-from tonnage.sizing.switches import switches_in
 from tonnage.units import count_of, engine_integer
 
 GPUS: Final = re.compile(r"[a-z0-9.-]+/(gpu|mig-[a-z0-9.]+)(\.shared)?")

@@ -377,11 +377,7 @@ class Record:
 def moment(record: Record, at_s: float) -> RunSnapshot:
     """Return how a cluster stands; what was to be done at this time has been done."""
     cluster = record.cluster
-    return RunSnapshot(
-        at_s=at_s,
-        replicas=cluster.replicas,
-        ready=cluster.num_ready(at_s),
-    )
+    return RunSnapshot(at_s=at_s, replicas=cluster.replicas, ready=cluster.num_ready(at_s))
 
 
 def moment_of_tick(

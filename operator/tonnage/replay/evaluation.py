@@ -278,12 +278,6 @@ class SeriesPoint:
     attainment: float | None
 
 
-def series(
-    record: Record, drawn: Traffic, found: RequestOutcomes, work: Work
-) -> tuple[SeriesPoint, ...]:
-    return tuple(_points(record, drawn, found, work, width_of(drawn.duration_s)))
-
-
 def width_of(duration_s: float) -> float:
     """Return the least width of points that makes not too many of them.
 
@@ -293,17 +287,19 @@ def width_of(duration_s: float) -> float:
     return next((each for each in WIDTHS_S if duration_s / each <= MOST), WIDTHS_S[-1])
 
 
-def _points(
-    record: Record, drawn: Traffic, found: RequestOutcomes, work: Work, width_s: float
+def series(
+    record: Record, drawn: Traffic, found: RequestOutcomes, work: Work
 ) -> Iterator[SeriesPoint]:
-    until_s, pods = drawn.duration_s, record.cluster.pods
+    until_s, pods, width_s = drawn.duration_s, record.cluster.pods, width_of(drawn.duration_s)
     arrival_s = drawn.arrival_s
     first_s = array("d", sorted(each or math.inf for each in record.cluster.table.first_token_s))
     rows = zip(
         found.by_window(width_s, width_s, until_s),
         _means(_spans(record, lambda each: each.replicas), width_s, until_s),
         _means(_spans(record, lambda each: each.planned_requests_per_s), width_s, until_s),
-        _means(_spans(record, _is_planned), width_s, until_s),
+        _means(
+            _spans(record, lambda each: each.planned_requests_per_s is not None), width_s, until_s
+        ),
         _means(((pod.ready_s, pod.deleted_s, 1) for pod in pods), width_s, until_s),
         _means(((pod.created_s, pod.ended_s, 1) for pod in pods), width_s, until_s),
         strict=True,
@@ -326,10 +322,6 @@ def _points(
 
 Span = tuple[float, float, float]
 """From when, until when, and how many."""
-
-
-def _is_planned(moment: RunSnapshot) -> float:
-    return moment.planned_requests_per_s is not None
 
 
 def _spans(record: Record, figure: Callable[[RunSnapshot], float | None]) -> Iterator[Span]:

@@ -108,12 +108,13 @@ def machine(request: SizingRequest, flags: Flags, truth: GroundTruth) -> Machine
         max_num_seqs=limits.max_num_seqs,
         max_batched_tokens=limits.max_num_batched_tokens,
     )
+    reserved = replica.requests_reserved(asked.context_tokens) / replica.model.dp_size
     if truth.kink:
         costs = _add_kink(costs, truth.kink)
     return Machine(
         limits=limits,
         costs=scale_costs(costs, 1 / truth.speed),
-        kv_tokens=_reported_tokens(asked, replica),
+        kv_tokens=int(reserved * asked.context_tokens),
         num_gpus=flags.parallelism.num_gpus,
     )
 
@@ -124,11 +125,6 @@ def true_replica(request: SizingRequest, flags: Flags, truth: GroundTruth) -> Re
     believed = replica_under(asked, rank_of(asked, flags.parallelism), flags)
     model = replace(believed.model, constants=truth.constants(request.speed))
     return replace(believed, model=model, kv_pool_bytes=truth.kv_factor * believed.kv_pool_bytes)
-
-
-def _reported_tokens(request: SizingRequest, replica: Replica) -> int:
-    reserved = replica.requests_reserved(request.context_tokens) / replica.model.dp_size
-    return int(reserved * request.context_tokens)
 
 
 def scale_costs(costs: StepCosts, factor: float) -> StepCosts:

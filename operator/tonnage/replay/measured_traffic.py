@@ -148,11 +148,19 @@ def count_traffic(span: Span, answers: RangeAnswers) -> MeasuredTraffic:
     model_name = _one_model(answers)
     known = _arrivals(answers)
     if not known:
-        raise CountedError(_nothing(span))
+        raise CountedError(
+            f"no {COMPLETED}{{{span.selector}}} with {RUNNING} and {WAITING} in steps of "
+            f"{format_s(span.step_s)}: do the label matchers name the engines' series, and are two "
+            "scrapes in a step?"
+        )
     span, known, answers = _cut(span, known, answers)
     missing = tuple(step for step in range(span.num_steps) if step not in known)
     if len(missing) > MOST_MISSING * span.num_steps:
-        raise CountedError(_too_little(span, len(missing)))
+        raise CountedError(
+            f"{len(missing) / span.num_steps:.0%} of the time has no figures, more than "
+            f"{MOST_MISSING:.0%}: ask for a shorter time, or for longer steps where scrapes are "
+            f"more than {format_s(span.step_s / 2)} apart"
+        )
     if not any(known.values()):
         raise CountedError("no request came in this time")
     pods = [value for _, points in answers[PODS] for value in points.values()]
@@ -174,22 +182,6 @@ def _one_model(answers: RangeAnswers) -> str | None:
         several = count_of(len(models), "model")
         raise CountedError(f"the series are of {several}, {names}: choose one by its model_name")
     return models[0] if models else None
-
-
-def _nothing(span: Span) -> str:
-    return (
-        f"no {COMPLETED}{{{span.selector}}} with {RUNNING} and {WAITING} in steps of "
-        f"{format_s(span.step_s)}: do the label matchers name the engines' series, and are two "
-        "scrapes in a step?"
-    )
-
-
-def _too_little(span: Span, num_missing: int) -> str:
-    return (
-        f"{num_missing / span.num_steps:.0%} of the time has no figures, more than "
-        f"{MOST_MISSING:.0%}: ask for a shorter time, or for longer steps where scrapes are more "
-        f"than {format_s(span.step_s / 2)} apart"
-    )
 
 
 def _arrivals(answers: RangeAnswers) -> dict[int, float]:
@@ -257,11 +249,7 @@ def _rows(steps: Sequence[int]) -> list[list[int]]:
 
 
 def _spreads(span: Span, answers: RangeAnswers, name: str) -> tuple[Spread, ...]:
-    """Return the spread of each window; one in which none ended is like the one before.
-
-    Raises:
-        CountedError: no window tells of any.
-    """
+    """Return the spread of each window; one in which none ended is like the one before."""
     tokens = _only(answers[name + TOKENS])
     found = [_spread(answers[name], tokens, window) for window in range(span.num_windows)]
     last = next((each for each in found if each), None)
@@ -338,7 +326,9 @@ class _Lengths:
 
     @classmethod
     def of(cls, spread: Spread, longest_tokens: int) -> "_Lengths":
-        lows, highs = spread.bounds[:-1], _close_bins(spread.bounds[1:], longest_tokens)
+        lows, highs = spread.bounds[:-1], list(spread.bounds[1:])
+        if math.isinf(highs[-1]):  # the open one ends with the longest that there may be
+            highs[-1] = max([longest_tokens, *highs[-2:-1]])
         below = list(accumulate(spread.counts))
         least, most = (
             sum(count * bound for count, bound in zip(spread.counts, bounds, strict=True))
@@ -355,9 +345,3 @@ class _Lengths:
         low, high = (bounds[min(number, len(bounds) - 1)] for bounds in (self.lows, self.highs))
         within: float = chance.share() ** self.power
         return max(1, round(low + (high - low) * within))
-
-
-def _close_bins(bounds: Sequence[float], longest_tokens: int) -> list[float]:
-    """Return the upper bounds of bins; of the open one the longest that there may be."""
-    last = max((each for each in bounds if each < math.inf), default=0.0)
-    return [each if each < math.inf else max(last, longest_tokens) for each in bounds]

@@ -292,7 +292,7 @@ class PreparedScenario:
             policy=policy,
             seed=self.scenario.seed,
             judged=run_figures(record, self.drawn, found) if record and found else None,
-            points=series(record, self.drawn, found, self.work) if record and found else (),
+            points=tuple(series(record, self.drawn, found, self.work)) if record and found else (),
             fluid_gpu_hours=self.work.gpu_hours,
             notes=tuple(notes),
             faults=tuple(map(repr, record.faults)) if record else (),

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.spec import Spec
-from tonnage.replay.baselines.hpa import Concurrency, epp_queue
-from tonnage.replay.baselines.llmd_slo import SloLaw
+from tonnage.replay.baselines.hpa import Concurrency, SloLaw, epp_queue
 from tonnage.replay.baselines.rule import Rule
 from tonnage.replay.baselines.wva import Throughput
 from tonnage.replay.prometheus import Query

@@ -10,16 +10,10 @@ from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.engine.chance import Chance
 from tonnage.replay.cluster import FirstPlan, ReplayedModel, StartupTime
 from tonnage.replay.ground_truth import GroundTruth
-from tonnage.replay.prometheus import Fault, drop_scrapes
+from tonnage.replay.prometheus import drop_scrapes
 from tonnage.replay.simulation import Controller, Operator, Simulation
 from tonnage.replay.traces import Trace, drawn_from, times
-from tonnage.replay.traffic import (
-    Shape,
-    Traffic,
-    TrafficSource,
-    constant_rate,
-    traffic,
-)
+from tonnage.replay.traffic import Shape, Traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload, slo_of
 from tonnage.sizing.workload import Slo
@@ -126,8 +120,11 @@ class Scenario:
             cached_fraction=workload.cached_fraction,
         )
 
-    def replayed_model(self, drawn: Traffic) -> ReplayedModel:
-        return ReplayedModel(
+    def operator(self) -> Operator:
+        return Operator(SETTINGS, gpus=self.gpus, is_brought_up=True)
+
+    def simulation(self, drawn: Traffic, controller: Controller) -> Simulation:
+        served = ReplayedModel(
             model=self.model,
             traffic=drawn,
             truth=self.truth(),
@@ -135,15 +132,8 @@ class Scenario:
             speed_spread=0.0 if self.speed is not None else SPEED_SPREAD,
             seed=self.seed,
         )
-
-    def operator(self) -> Operator:
-        return Operator(SETTINGS, gpus=self.gpus, is_brought_up=True)
-
-    def simulation(self, drawn: Traffic, controller: Controller) -> Simulation:
-        faults: tuple[Fault, ...] = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
-        return Simulation(
-            self.replayed_model(drawn), settings=SETTINGS, controller=controller, faults=faults
-        )
+        faults = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
+        return Simulation(served, settings=SETTINGS, controller=controller, faults=faults)
 
 
 def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) -> FirstPlan:
@@ -155,8 +145,8 @@ def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) ->
     Raises:
         ReplayError: it deploys nothing, or what cannot be simulated.
     """
-    nobody = TrafficSource(rate=constant_rate(0.0), shapes=((0.0, expected_workload(model.spec)),))
-    none = traffic(nobody, duration_s=0.0, context_tokens=model.spec.context_length)
+    nobody, length = Shape(summary="nobody", duration_s=0.0), model.spec.context_length
+    none = nobody.draw(expected_workload(model.spec), 0.0, context_tokens=length)
     simulation = Simulation(
         ReplayedModel(model=model, traffic=none),
         settings=SETTINGS,

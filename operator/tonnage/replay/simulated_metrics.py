@@ -16,7 +16,6 @@ Distributions of single gaps between tokens are not kept: only their sum and cou
 """
 
 import math
-from array import array
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -53,14 +52,10 @@ class Histogram:
     def __init__(self, name: str, labels: Labels, bounds: Sequence[float] = ()) -> None:
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.sum = 0.0
         self._sum_key, self._count_key = (f"{name}_sum", labels), (f"{name}_count", labels)
         names = [*map(str, map(float, bounds)), "+Inf"] if bounds else []
         self._keys = [(f"{name}_bucket", (*labels, ("le", le))) for le in names]
-
-    @property
-    def sum(self) -> float:
-        return self._sum
 
     def observe(self, values: Collection[float]) -> None:
         """Count some more values; the sum is that of adding one by one."""
@@ -70,11 +65,11 @@ class Histogram:
         else:
             self._counts[0] += len(values)
         for value in values:
-            self._sum += value
+            self.sum += value
 
     def show(self, page: dict[SeriesKey, float]) -> None:
         below = list(accumulate(self._counts))
-        page[self._sum_key], page[self._count_key] = self._sum, below[-1]
+        page[self._sum_key], page[self._count_key] = self.sum, below[-1]
         if self._keys:
             page.update(zip(self._keys, below, strict=True))
 
@@ -116,8 +111,6 @@ class EngineCounters:
         self._starting = deque[int]()
         """Without a token yet, as they came."""
         self._decoding: list[int] = []
-        self._given_tokens = array("q", [0])
-        """Of prompts, in all: before the first request that was given, and after each."""
         self._labels = labels = (("engine", "0"), ("model_name", model_name))
         self._model = (("model_name", model_name),)
         self._info = (
@@ -145,26 +138,9 @@ class EngineCounters:
         self.num_refused = 0
         """Requests that came while too many tokens waited."""
 
-    @property
-    def num_finished(self) -> int:
-        """Requests that have got all their tokens, as of the last page."""
-        return self._finished
-
     def note_request(self, number: int) -> None:
         """Note a request that the engine has been given."""
         self._starting.append(number)
-        self._given_tokens.append(self._given_tokens[-1] + self._columns["prompt_tokens"][number])
-
-    @property
-    def queued_tokens(self) -> int:
-        """Of the prompts that wait: in order those to be computed again, then the last given."""
-        (rank,) = self._engine.ranks
-        if not self._is_in_order:
-            return int(sum(self._of("prompt_tokens", rank.waiting)))
-        again = list(takewhile(self._columns["preemptions"].__getitem__, rank.waiting))
-        num_new = len(rank.waiting) - len(again)
-        new = self._given_tokens[-1] - self._given_tokens[-1 - num_new]
-        return new + int(sum(self._of("prompt_tokens", again)))
 
     def _of(self, name: str, numbers: Iterable[int]) -> list[Any]:
         """Return what a column says of some requests."""

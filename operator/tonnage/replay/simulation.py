@@ -236,15 +236,12 @@ class Simulation:
         self.settings, self._faults = settings, faults
         self._controller = controller or Operator(settings)
         self._prometheus = SimulatedPrometheus(settings, self._controller.table)
-        self.record = Record(cluster=self._cluster(served))
+        self.record = Record(cluster=SimulatedCluster(served=served))
         interval_s = self._controller.interval_s
         self.begins_s = -interval_s * math.ceil(served.start.longest_s / interval_s)
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
         self._num_events = 0
         self._at(self.begins_s, self._act)
-
-    def _cluster(self, served: ReplayedModel) -> SimulatedCluster:
-        return SimulatedCluster(served=served)
 
     def run(self, until_s: float) -> Record:
         """Run to a time and serve what has come by then to the end."""

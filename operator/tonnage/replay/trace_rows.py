@@ -176,11 +176,7 @@ class Columns(NamedTuple):
 
 
 def _one(known: Iterable[str], there: list[str], *, path: Path, line: int | None) -> str:
-    """Return the one name that is there.
-
-    Raises:
-        TraceError: none is, or several are and may contradict each other.
-    """
+    """Return the one name that is there."""
     own, *aliases = known
     found = [name for name in (own, *aliases) for _ in range(there.count(name))]
     if not found:
@@ -221,7 +217,7 @@ def _csv_rows(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tuple[
         if len(fields) > len(names):
             message = f"{count_of(len(fields), 'field')}, the header has {len(names)}"
             raise TraceError(message, path=path, line=line)
-        yield line, dict(zip(names, map(_non_empty, fields), strict=False))
+        yield line, dict(zip(names, (field.strip() or None for field in fields), strict=False))
 
 
 def _csv_records(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tuple[int, list[str]]]:
@@ -241,11 +237,6 @@ def _csv_records(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tup
             yield reader.line_num, fields
     except csv.Error as error:
         raise TraceError(str(error), path=path, line=reader.line_num) from error
-
-
-def _non_empty(field: str) -> str | None:
-    """Return what a field holds; None where it is empty."""
-    return field.strip() or None
 
 
 def _jsonl_rows(path: Path, lines: TextIO) -> Iterator[tuple[int, Row]]:
@@ -285,11 +276,7 @@ def _parquet_rows(path: Path, limits: TraceLimits) -> Iterator[tuple[int, Row]]:
 
 
 def _text_columns(schema: Any, columns: Columns, path: Path) -> list[str]:
-    """Return the columns of text: a file may have one copy of what is in every row, so read one.
-
-    Raises:
-        TraceError: a column has lists.
-    """
+    """Return the columns of text: a file may have one copy of what is in every row, so read one."""
     leaves = [schema.column(place) for place in range(len(schema))]
     kinds = {each.path: each.physical_type for each in leaves}
     for name in columns:

@@ -133,11 +133,7 @@ class _Clock:
 
 
 def _clock(at: "_Place", column: str, unit: str | None) -> _Clock:
-    """Return the unit of a column: the given one, its name's, a date's or a known format's.
-
-    Raises:
-        TraceError: nothing says it.
-    """
+    """Return the unit of a column: the given one, its name's, a date's or a known format's."""
     format_ = next((each for each in FORMATS if at.row.keys() >= each.columns), None)
     if unit is not None:
         return _Clock(units_per_s=UNITS_PER_S[unit], source=f"in {unit}, as given")

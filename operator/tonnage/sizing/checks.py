@@ -15,17 +15,15 @@ from tonnage.catalog.engine_limits import (
 )
 from tonnage.catalog.gpu import UnsupportedEngineError
 from tonnage.catalog.shape import Assumption, CompressedAttention, ModelShape
-from tonnage.sizing.adapters import check_adapters
 from tonnage.sizing.errors import (
     ContextTooLongError,
     InvalidAdaptersError,
     InvalidKvCacheError,
     InvalidSpeculationError,
 )
+from tonnage.sizing.options import WIDE_CACHE_FLAG, Speculation, check_adapters
 from tonnage.sizing.provenance import Figure, assumed_inputs, format_input, with_changed
 from tonnage.sizing.request import SizingRequest, cache_speed, with_prior
-from tonnage.sizing.speculation import Speculation
-from tonnage.sizing.switches import WIDE_CACHE_FLAG
 from tonnage.units import count_of
 
 PACKED_SINCE: Final = "0.27"
@@ -58,11 +56,7 @@ def check_request(request: SizingRequest) -> None:
 
 
 def check_context(request: SizingRequest) -> None:
-    """Refuse a context that the model was not made for, as the engine does.
-
-    Raises:
-        ContextTooLongError: with both lengths.
-    """
+    """Refuse a context that the model was not made for, as the engine does."""
     longest, _ = positions_of(request.shape, request.engine.minor)
     if longest is not None and request.context_tokens > longest:
         raise ContextTooLongError(
@@ -72,11 +66,7 @@ def check_context(request: SizingRequest) -> None:
 
 
 def check_engine(request: SizingRequest) -> None:
-    """Refuse what the engine would not start with on this board.
-
-    Raises:
-        UnsupportedEngineError, InvalidKvCacheError: with what is needed and what there is.
-    """
+    """Refuse what the engine would not start with on this board."""
     use = use_of(request)
     for reason in refusals(use):
         raise UnsupportedEngineError(f"engine.version {request.engine.minor}: {reason}")

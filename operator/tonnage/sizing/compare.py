@@ -12,12 +12,7 @@ from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.edge import check_worth
 from tonnage.sizing.errors import SeveralNodesError, SizingError
-from tonnage.sizing.plan import (
-    OnSearch,
-    Sizing,
-    keep_searching,
-    requests_per_s_asked,
-)
+from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, on_gpu
 from tonnage.sizing.search import gpus_taken, size
 

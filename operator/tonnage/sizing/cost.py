@@ -17,15 +17,6 @@ def usd_per_million_tokens(*, usd_per_hour: float, tokens_per_s: float) -> float
     return usd_per_hour * MILLION / (HOUR_S * tokens_per_s)
 
 
-def power_usd_per_hour(*, watts: float, usd_per_kwh: float) -> float:
-    """Return the cost of drawing this power for an hour.
-
-    >>> power_usd_per_hour(watts=500, usd_per_kwh=0.1)
-    0.05
-    """
-    return watts / KB * usd_per_kwh
-
-
 def owned_usd_per_hour(
     *,
     purchase_usd: float,
@@ -40,8 +31,7 @@ def owned_usd_per_hour(
     ...     usd_per_kwh=0.1)
     1.07
     """
-    power_usd = power_usd_per_hour(watts=watts, usd_per_kwh=usd_per_kwh)
-    return purchase_usd / amortization_hours + power_usd + upkeep_usd_per_hour
+    return purchase_usd / amortization_hours + watts / KB * usd_per_kwh + upkeep_usd_per_hour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

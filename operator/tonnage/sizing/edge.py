@@ -148,11 +148,7 @@ def is_hardly_used(sizing: Sizing) -> bool:
 
 
 def check_worth(sizing: Sizing) -> None:
-    """Refuse replicas that are hardly used, without a search for better targets.
-
-    Raises:
-        SLOInfeasibleError: with what they cost.
-    """
+    """Raise SLOInfeasibleError for replicas that are hardly used, without a further search."""
     if is_hardly_used(sizing):
         raise SLOInfeasibleError(
             f"the SLO takes {_fleet(sizing)}, each {_used_share(sizing):.0%} used"

@@ -24,11 +24,11 @@ from typing import Final, NamedTuple
 
 from tonnage.api.spec import KvOffload, Spec
 from tonnage.sizing.errors import InvalidParallelismError, SizingError
+from tonnage.sizing.expected import offload_refusals
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
-from tonnage.sizing.refusals import offload_refusals
 from tonnage.sizing.request import SizingRequest, without_stages
 from tonnage.sizing.search import cost_of, rank_of_sizing
-from tonnage.sizing.serving.ttft import own_prefill_s
+from tonnage.sizing.serving.steady import own_prefill_s
 from tonnage.sizing.split import kv_is_replicated
 from tonnage.units import GIB, count_of, significant
 
@@ -59,12 +59,8 @@ class Offload:
         return self.working_set_tokens <= self.gpu_tokens
 
     @property
-    def fits_host(self) -> bool:
-        return self.needed_bytes <= self.host_bytes
-
-    @property
     def is_worth_it(self) -> bool:
-        return not self.fits_gpu and self.fits_host
+        return not self.fits_gpu and self.needed_bytes <= self.host_bytes
 
 
 def offload_of(

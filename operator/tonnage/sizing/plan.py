@@ -8,38 +8,48 @@ from functools import cached_property
 from tonnage.memoize import memoize
 from tonnage.sizing.errors import SizingError, SLOInfeasibleError, WillNotStartError
 from tonnage.sizing.memory.budget import memory_budget
-from tonnage.sizing.memory.ceiling import MemoryBudget
+from tonnage.sizing.memory.ceiling import MemoryBudget, shortfall
 from tonnage.sizing.memory.starts import StartDoubt, start_doubts
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.request import Flags, SizingRequest, spread_of
-from tonnage.sizing.serving.demand import ServiceLevel, fleet_of, service_at
 from tonnage.sizing.serving.flags import (
     BOUND_DOUBT,
     LEAST_SHARE,
     ChosenFlags,
     FlagSearch,
     max_queued_tokens_of,
-    memory_doubt,
     pool_range_bytes,
     replica_under,
+    request_bytes,
     start_figures,
     trial_of,
     widest_fitting,
 )
-from tonnage.sizing.serving.goodput import LARGE_ERROR, Goodput, Length, goodput, outcome_at
+from tonnage.sizing.serving.goodput import LARGE_ERROR, Goodput, Length, goodput, runs_of
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
+    can_be_missed,
     most_decoding,
     state_at,
     top_requests_per_s,
     tpot_ceiling,
 )
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.short_answers import can_be_missed
-from tonnage.sizing.serving.staffing import Staffing, staffing_of
-from tonnage.sizing.serving.steady import SteadyState, steady_state, steps_of_answer
-from tonnage.sizing.serving.ttft import own_prefill_s, typical_ttft_s
+from tonnage.sizing.serving.staffing import (
+    ServiceLevel,
+    Staffing,
+    fleet_of,
+    service_at,
+    staffing_of,
+)
+from tonnage.sizing.serving.steady import (
+    SteadyState,
+    own_prefill_s,
+    steady_state,
+    steps_of_answer,
+    typical_ttft_s,
+)
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Routing, Target
 from tonnage.units import format_s, significant
@@ -133,8 +143,13 @@ class Sizing:
 
     @property
     def memory_doubt(self) -> str | None:
-        """Why the estimate would refuse the flags that run; None: it would not."""
-        return memory_doubt(self.request, self.replica, self.flags)
+        """Why the estimate would refuse the flags that run; None: it would not, or was measured."""
+        request = self.request
+        if request.flags is None or request.measured_kv_tokens is not None:
+            return None
+        needed = request_bytes(request, self.replica)
+        context = request.context_tokens
+        return shortfall(self.budget, request_bytes=needed, context_tokens=context)
 
     @cached_property
     def start_doubts(self) -> tuple[StartDoubt, ...]:
@@ -183,8 +198,8 @@ class Sizing:
     ) -> bool:
         """Tell whether so many replicas keep every target at this rate of each."""
         fleet = fleet_of(trial_of(self.request, self.replica), num_replicas, self.request.routing)
-        length = self.goodput.length
-        return outcome_at(fleet, each_requests_per_s, length=length, on_search=on_search).ratio <= 1
+        runs = runs_of(fleet, self.goodput.length, on_search)
+        return runs.outcome(each_requests_per_s).ratio <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,7 +271,10 @@ def _outlines(_request: SizingRequest) -> dict[Parallelism, Candidate | SizingEr
 
 def _outlined(request: SizingRequest, parallelism: Parallelism) -> Candidate:
     shard = rank_of(request, parallelism)
-    widest = _running(request, shard) or widest_fitting(request, shard)
+    if flags := request.flags:
+        widest = ChosenFlags(flags=flags, replica=replica_under(request, shard, flags))
+    else:
+        widest = widest_fitting(request, shard)
     idle = steady_state(widest.replica, request.workload, IDLE)
     _check_alone(request, widest.replica, idle)
     if request.flags is None and not request.slo.is_offline:
@@ -275,12 +293,6 @@ def _outlined(request: SizingRequest, parallelism: Parallelism) -> Candidate:
         idle=idle,
         bound_requests_per_s=bound * first * BOUND_DOUBT,
     )
-
-
-def _running(request: SizingRequest, shard: Shard) -> ChosenFlags | None:
-    if request.flags is None:
-        return None
-    return ChosenFlags(flags=request.flags, replica=replica_under(request, shard, request.flags))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,7 +473,7 @@ def confirm_targets(sizing: Sizing, on_search: OnSearch) -> Sizing:
     """
     rate_ratio = 1.0
     for step in range(CONFIRMATIONS):
-        slower = with_replicas(_slower(sizing, rate_ratio))
+        slower = with_replicas(with_rates(sizing, rate_ratio))
         if slower.request.slo.is_offline:
             return slower
         number, asked = slower.replicas, requests_per_s_asked(slower)
@@ -475,7 +487,8 @@ def confirm_targets(sizing: Sizing, on_search: OnSearch) -> Sizing:
     )
 
 
-def _slower(sizing: Sizing, rate_ratio: float) -> Sizing:
+def with_rates(sizing: Sizing, rate_ratio: float) -> Sizing:
+    """Return the sizing of which each replica serves so many times as much."""
     goodput, staffing = sizing.goodput, sizing.staffing
     each = tuple((few, rate_ratio * rate) for few, rate in staffing.each_requests_per_s)
     return replace(
@@ -523,11 +536,7 @@ def state_at_capacity(
 
 
 def _check_alone(request: SizingRequest, replica: Replica, idle: SteadyState) -> None:
-    """Refuse a split on which one request alone on an idle replica misses a target.
-
-    Raises:
-        SLOInfeasibleError: with the latency reached and the one asked for.
-    """
+    """Refuse a split on which one request alone on an idle replica misses a target."""
     for name, target, alone_s in latencies_alone(request, replica, idle):
         if alone_s > target.limit_s:
             raise SLOInfeasibleError(

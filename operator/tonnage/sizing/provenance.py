@@ -17,7 +17,6 @@ from tonnage.units import count_of, format_bytes, format_si, significant
 
 MOST_NAMED = 3
 """Schedules that are written out."""
-"""The p99 of an exponential distribution over its mean."""
 
 
 class Origin(StrEnum):

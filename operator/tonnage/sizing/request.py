@@ -30,7 +30,6 @@ from tonnage.catalog.shape import (
 )
 from tonnage.catalog.speed_range import speed_spread
 from tonnage.memoize import memoize
-from tonnage.sizing.adapters import Adapters
 from tonnage.sizing.errors import InvalidParallelismError
 from tonnage.sizing.expected import (
     expected_adapters,
@@ -38,9 +37,17 @@ from tonnage.sizing.expected import (
     expected_speculation,
     expected_workload,
     newest_first_s,
+    refusals,
     refuses_late,
     slo_of,
     transfer_s_of,
+)
+from tonnage.sizing.options import (
+    DEFAULT_SWITCHES,
+    Adapters,
+    EngineSwitches,
+    Speculation,
+    switches_in,
 )
 from tonnage.sizing.provenance import (
     Figure,
@@ -61,10 +68,7 @@ from tonnage.sizing.provenance import (
     targets_written,
     with_changed,
 )
-from tonnage.sizing.refusals import refusals
-from tonnage.sizing.speculation import Speculation
-from tonnage.sizing.split import Nodes, Parallelism
-from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Routing, Slo, Workload
 from tonnage.units import format_s
 
@@ -170,14 +174,13 @@ class SizingRequest:
             known = replace(known, sparse_entry_bytes=None)
         return StoredCache(type=known, skipped=self.switches.wide_cache)
 
-    @property
-    def nodes(self) -> Nodes:
-        has_link = self.node_link_bytes_per_s is not None
-        return Nodes(self.gpu.gpus_per_node, has_link=has_link)
+    def spreads(self, split: Parallelism) -> bool:
+        """Tell whether data-parallel ranks of a split are on several nodes."""
+        return split.data > 1 and split.num_gpus > self.gpu.gpus_per_node
 
     def crosses_nodes(self, split: Parallelism) -> bool:
         """Tell whether a split's data-parallel ranks exchange tokens between nodes."""
-        return self.shape.has_experts and self.nodes.separate(split)
+        return self.shape.has_experts and self.spreads(split)
 
     @property
     def other_node_bytes_per_s(self) -> float:
@@ -268,12 +271,7 @@ def look_up(
     engine = find_engine(version or "")
     needed = method_assumptions(shape.quant_method, engine.minor)
     shape = replace(shape, assumptions=(*shape.assumptions, *needed))
-    known = Known(
-        shape=shape,
-        gpu=gpu,
-        engine=engine,
-        weights=_asked_weights(weights, shape),
-    )
+    known = Known(shape=shape, gpu=gpu, engine=engine, weights=_asked_weights(weights, shape))
     _refuse_half_types(spec, gpu, dtype_of(shape, known.weights, gpu))
     for reason in refusals(spec, known.engine.minor, shape, gpu):
         raise UnsupportedEngineError(reason)
@@ -306,10 +304,7 @@ def _as_named(shape: ModelShape, asked: str) -> ModelShape:
     return replace(
         shape,
         weight_format=WEIGHT_FORMATS[asked],
-        assumptions=(
-            *(each for each in shape.assumptions if each.about != "weights"),
-            assumed,
-        ),
+        assumptions=(*(each for each in shape.assumptions if each.about != "weights"), assumed),
     )
 
 

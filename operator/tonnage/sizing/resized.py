@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tonnage.sizing.errors import DoesNotFitError, SizingError
-from tonnage.sizing.parallelism.candidates import has_sizes
-from tonnage.sizing.parallelism.rules import has_whole_experts
+from tonnage.sizing.parallelism.rules import has_sizes, has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.search import cost_of, costs_less, rank_of_sizing

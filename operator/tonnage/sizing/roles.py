@@ -110,11 +110,7 @@ class Comparison:
 
 
 def weigh_roles(
-    unified: Sizing,
-    replicas: int,
-    link_bytes_per_s: float,
-    *,
-    on_search: OnSearch = keep_searching,
+    unified: Sizing, replicas: int, link_bytes_per_s: float, *, on_search: OnSearch = keep_searching
 ) -> Comparison:
     """Weigh roles apart against a fleet for both.
 
@@ -258,10 +254,6 @@ def _of_one_tensor(
     """Divide with as many tensor-parallel ranks of both: those of the one or of the other.
 
     What costs less is taken. A number that the spec gives stays.
-
-    Raises:
-        InvalidParallelismError: it gives both.
-        SizingError: neither keeps the SLO.
     """
     tried: list[tuple[SizingRequest, SizingRequest]] = []
     if decode.sizes.tensor is None:

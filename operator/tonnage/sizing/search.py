@@ -18,8 +18,8 @@ from tonnage.sizing.errors import (
     SizingError,
     SLOInfeasibleError,
 )
-from tonnage.sizing.parallelism.candidates import explain_no_candidate
 from tonnage.sizing.parallelism.draft import splits_for
+from tonnage.sizing.parallelism.rules import explain_no_candidate
 from tonnage.sizing.plan import (
     Candidate,
     OnSearch,
@@ -107,21 +107,12 @@ def search(
 ) -> Sizing:
     """Return the split that ``size`` takes, by full runs and for the demand alone.
 
-    ``limit``: beyond which no split is chosen.
-
-    Raises:
-        SizingError: as ``size`` does.
+    ``limit``: beyond which no split is chosen. Errors are those of ``size``.
     """
     check_request(request)
-    splits = splits_for(request, num_gpus=request.num_gpus)
+    splits = splits_for(request)
     if not splits:
-        why = explain_no_candidate(
-            request.shape,
-            request.weights,
-            num_gpus=request.num_gpus,
-            nodes=request.nodes,
-            sizes=request.sizes,
-        )
+        why = explain_no_candidate(request)
         within = "engine.role or model.kvOffload takes no pipeline stages and no further node; "
         raise InvalidParallelismError(f"{within if request.is_within_node else ''}{why}")
     refusals: list[SizingError] = []
@@ -215,10 +206,7 @@ def _times(rank: Rank, times: float) -> Rank:
 
 
 def _simplest(
-    request: SizingRequest,
-    splits: Iterable[Parallelism],
-    on_search: OnSearch,
-    limit: Rank,
+    request: SizingRequest, splits: Iterable[Parallelism], on_search: OnSearch, limit: Rank
 ) -> tuple[Sizing | None, list[SizingError]]:
     """Return the split of ``choose`` within a limit.
 
@@ -254,10 +242,7 @@ def _clearly_below(sizing: Sizing, gain: float) -> Rank:
 
 
 def cheapest(
-    request: SizingRequest,
-    alike: Collection[Parallelism],
-    on_search: OnSearch,
-    bar: Bar,
+    request: SizingRequest, alike: Collection[Parallelism], on_search: OnSearch, bar: Bar
 ) -> tuple[Sizing | None, list[SizingError]]:
     """Return the best of some splits, leaving out what ranks higher, and what refuses others.
 
@@ -305,11 +290,7 @@ def _tried_further(
     bar: Bar,
     on_search: OnSearch,
 ) -> Iterator[tuple[Rank, Tried]]:
-    """Yield what the next, longer look says of a split, if it may still be within a limit.
-
-    Raises:
-        SizingError: it will not do.
-    """
+    """Yield what the next, longer look says of a split, if it may still be within a limit."""
     match tried:
         case Parallelism():
             outline = outline_of(request, tried)
@@ -338,7 +319,7 @@ def cheaper_splits(
     request: SizingRequest, cost: Cost, *, on_search: OnSearch = keep_searching
 ) -> Sizing | None:
     """Return the split that a plan takes, also of several nodes, where it costs less than that."""
-    splits = splits_for(request, num_gpus=request.num_gpus)
+    splits = splits_for(request)
     found, _ = choose(request, splits, on_search, limit_below(request, cost))
     return found if found and cost_of(found) < cost else None
 
@@ -353,7 +334,7 @@ def next_best(
     request: SizingRequest, cost: Cost, *, on_search: OnSearch = keep_searching
 ) -> Sizing | None:
     """Return the split within a node that costs least, however simple others are, below a cost."""
-    splits = splits_for(request, num_gpus=request.num_gpus)
+    splits = splits_for(request)
     within = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
     bar = Bar(limit=(False, cost, 0, -math.inf), powers=AS_STATED)
     return cheapest(request, within, on_search, bar)[0]
@@ -369,7 +350,7 @@ def fewest_gpus(request: SizingRequest, *, is_within_node: bool = True) -> float
     most = request.gpu.gpus_per_node if is_within_node else math.inf
     rate = request.demand.requests_per_s or 0.0
     fewest = math.inf
-    for split in splits_for(request, num_gpus=request.num_gpus):
+    for split in splits_for(request):
         if split.num_gpus >= fewest or split.num_gpus > most:
             break  # the smallest come first
         for outline in outlines_of(request, [split], refusals):

@@ -37,20 +37,6 @@ class Parallelism:
         return " x ".join(used) or "TP1"
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
-    """What a split may be spread over."""
-
-    num_gpus: int
-    """Of each node."""
-    has_link: bool = False
-    """It is known what a GPU moves to another node."""
-
-    def separate(self, split: Parallelism) -> bool:
-        """Tell whether data-parallel ranks of a split are on several nodes."""
-        return split.data > 1 and split.num_gpus > self.num_gpus
-
-
 def on_rank(attention: Attention, tensor: int) -> Attention:
     """Return the attention that one tensor-parallel rank computes.
 

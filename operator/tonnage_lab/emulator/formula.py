@@ -13,13 +13,12 @@ from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.engine.step_costs import StepCosts
 from tonnage.manifests.names import API_VERSION
-from tonnage.sizing.adapters import Adapters, are_counted
 from tonnage.sizing.checks import with_running_cache
+from tonnage.sizing.options import Adapters, Speculation, are_counted
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.serving.flags import replica_under
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.costs import step_costs
 from tonnage_lab.emulator.arguments import ENGINE_VERSION, Arguments

@@ -12,12 +12,12 @@ from tonnage.catalog.models import built_in_model
 from tonnage.sizing.checks import check_request, with_running_cache
 from tonnage.sizing.errors import InvalidKvCacheError
 from tonnage.sizing.memory.layout import cache_layout
+from tonnage.sizing.options import switches_in
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.parallelism.kv import kv_shares
 from tonnage.sizing.provenance import Origin
 from tonnage.sizing.request import kv_cache_format
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.switches import switches_in
 
 GPUS = built_in_gpus()
 DENSE, HYBRID = "meta-llama/Llama-3.3-70B-Instruct", "Qwen/Qwen3.6-27B"

@@ -19,7 +19,7 @@ from tonnage.control.input.sizing_cache import SizingCache, SizingRefused
 from tonnage.control.tick import tick
 from tonnage.estimate.calibration import Calibrations, Scope, speed_key
 from tonnage.sizing.errors import SearchAbandonedError, SizingError
-from tonnage.sizing.serving.arrivals import requests
+from tonnage.sizing.serving.trial import requests
 
 SIZING = a_sizing()
 NEVER_ASKED = count(2001)

@@ -1,6 +1,5 @@
 """Which flags are in force: those that run, unless the user's spec changed or somebody edited."""
 
-from collections import OrderedDict
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -42,7 +41,7 @@ from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.posterior import MemoryReport
 from tonnage.estimate.stored import dump, load
 from tonnage.manifests.children import differs_in_pods, spec_digest, write_flags
-from tonnage.sizing.adapters import Adapters
+from tonnage.sizing.options import Adapters
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.provenance import Figure
 from tonnage.sizing.search import gpus_taken, size
@@ -130,7 +129,7 @@ class TestTheSplitOfANewObject:
         So what it finds hangs on what was asked before, by a sixth of a per cent.
         """
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(searches, "_remembered", OrderedDict())
+            patch.setattr(searches, "known_of", cache(searches.known_of.__wrapped__))
             yield
 
     @pytest.fixture

@@ -24,7 +24,6 @@ VARIANTS = {
         windowed(700, per_step_s=0.01, **PRICES),
         {"num_draft_tokens": 2, "acceptance_rate": 0.6},
     ),
-    "admitted by chunk": (costs(0.01, **PRICES), {"admits_whole_prompts": False}),
     "tables of windows": (
         costs(0.01, **PRICES),
         {"num_tables": 3, "window_tables": 2, "window_blocks": 6},
@@ -47,7 +46,6 @@ def long_prompts(seed, *, count=40, pools=(3600, 16_000)):
         "max_num_seqs": chance.choice((1, 3, 8)),
         "max_num_batched_tokens": chance.choice((24, 50, 128)),
         "block_size": chance.choice((4, 16)),
-        "watermark_blocks": chance.choice((0, 2)),
         "max_model_len": 1600,
     }
     figures["num_blocks"] = chance.choice(pools) // figures["block_size"]
@@ -147,9 +145,9 @@ def test_the_cache_is_as_full_in_the_mean_over_time(case, variant, stack):
 
 def test_some_of_these_requests_are_preempted_in_the_middle_of_their_prompts():
     decoding = chunking = 0
-    for seed in SEEDS:
-        figures, rows = tight(seed)
-        the_limits = limits(**figures, admits_whole_prompts=False)
+    for seed in range(16):
+        figures, rows = long_prompts(seed, count=200, pools=(1800,))
+        the_limits = limits(**figures)
         engine = Engine(the_limits, VARIANTS["plain"][0], table(*rows), is_logged=True)
         partial = -1
         for _ in stepped(engine):

@@ -39,7 +39,7 @@ class Run:
     cached_share: float = 0.0
     limits: dict[str, Any] = field(default_factory=dict)
     num_engines: int = 1
-    routing: int = routing.Routing.RANDOM
+    routing: str = "Service"
     has_knots: bool = False
     has_preemptions: bool = False
 
@@ -50,11 +50,8 @@ RUNS = {
     "more than it can do": Run(requests_per_s=50.0),
     "one slot": Run(requests_per_s=1.0, limits={"max_num_seqs": 1}),
     "a tight cache": Run(requests_per_s=20.0, limits={"num_blocks": 600}, has_preemptions=True),
-    "a tight cache, admitted by chunk": Run(
-        requests_per_s=20.0,
-        prompt_tokens=3000,
-        limits={"num_blocks": 800, "admits_whole_prompts": False, "watermark_blocks": 3},
-        has_preemptions=True,
+    "a tight cache, and long prompts": Run(
+        requests_per_s=20.0, prompt_tokens=3000, limits={"num_blocks": 800}, has_preemptions=True
     ),
     "cached prefixes": Run(cached_share=0.7),
     "four ranks": Run(
@@ -96,7 +93,7 @@ RUNS = {
     ),
     "three engines by chance": Run(requests_per_s=25.0, num_engines=3),
     "three engines, the least busy": Run(
-        requests_per_s=25.0, num_engines=3, routing=routing.Routing.LEAST_OUTSTANDING
+        requests_per_s=25.0, num_engines=3, routing=routing.POOLED
     ),
 }
 
@@ -167,7 +164,7 @@ def outcome(run, modules):
         modules["core"].Engine(limits, costs, requests, seed=seed)
         for seed in range(run.num_engines)
     ]
-    modules["routing"].serve(engines, requests, int(run.routing), draws)
+    modules["routing"].serve(engines, requests, run.routing, draws)
     return {name: list(getattr(requests, name)) for name in COLUMNS} | {
         f"{name} {index}": getattr(engine, name)
         for index, engine in enumerate(engines)

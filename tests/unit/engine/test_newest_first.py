@@ -11,7 +11,6 @@ VARIANTS = {
     "plain": (costs(0.01, **PRICES), {}),
     "reads and work": (windowed(40, compute=(0.004, 2e-5), per_step_s=0.01, **PRICES), {}),
     "drafts": (costs(0.01, **PRICES), {"num_draft_tokens": 2, "acceptance_rate": 0.6}),
-    "admitted by chunk": (costs(0.01, **PRICES), {"admits_whole_prompts": False}),
 }
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from engine_builders import advanced, costs, limits, table
 from tonnage.engine.core import Engine
-from tonnage.engine.routing import Routing, serve
+from tonnage.engine.routing import serve
+from tonnage.sizing.workload import Routing
 
 FULL = 32
 """Tokens of two prompts of those below."""
@@ -79,7 +80,7 @@ def test_the_router_tells_who_was_refused():
         Engine(limits(max_num_seqs=1, max_queued_tokens=16), costs(), rows, n) for n in (0, 1)
     ]
 
-    assert list(serve(engines, rows, Routing.RANDOM, [0.0, 0.9] * 3)) == [0, 1, -1, -1, -1, -1]
+    assert list(serve(engines, rows, Routing.SERVICE, [0.0, 0.9] * 3)) == [0, 1, -1, -1, -1, -1]
     assert rows.late_starts(0, 6, 1e6) == 4
 
 

@@ -7,7 +7,8 @@ import pytest
 
 from engine_builders import costs, limits, table
 from tonnage.engine.core import Engine
-from tonnage.engine.routing import Routing, serve
+from tonnage.engine.routing import serve
+from tonnage.sizing.workload import Routing
 
 
 def engines(rows, count, **changes):
@@ -22,7 +23,7 @@ def run(rows, count, routing, draws, **changes):
 def test_a_random_router_takes_the_engine_that_the_draw_falls_on():
     rows = table(*[(0, 16, 1)] * 4)
     made = engines(rows, 4, max_num_seqs=1)
-    serve(made, rows, Routing.RANDOM, [0.0, 0.26, 0.3, 0.99])
+    serve(made, rows, Routing.SERVICE, [0.0, 0.26, 0.3, 0.99])
 
     # The second and third share the second engine, one at a time; nothing falls on the third.
     assert [engine.num_steps for engine in made] == [1, 2, 0, 1]
@@ -58,7 +59,7 @@ def test_ties_are_broken_among_those_with_the_fewest_only():
 
 def test_one_engine_serves_all_whatever_the_draws():
     rows = table(*[(0, 16, 1)] * 3)
-    run(rows, 1, Routing.RANDOM, [0.99] * 3, max_num_seqs=1)
+    run(rows, 1, Routing.SERVICE, [0.99] * 3, max_num_seqs=1)
 
     assert list(rows.ended_s) == [1, 2, 3]
 

@@ -160,26 +160,13 @@ def test_the_first_in_the_queue_is_not_overtaken_by_a_smaller_one_that_would_fit
     assert list(rank.waiting) == [1, 2]
 
 
-@pytest.mark.parametrize(("is_whole", "started"), [(True, []), (False, [1])])
-def test_a_prompt_is_admitted_when_all_of_it_fits_or_where_so_configured_its_first_chunk(
-    is_whole, started
-):
+def test_a_prompt_is_admitted_when_all_of_it_fits():
     rows = table((0, 32, 20), (0, 224, 2))  # 14 blocks; 13 are free beside the first
-    engine = an_engine(
-        rows, num_blocks=16, max_num_batched_tokens=32, admits_whole_prompts=is_whole
-    )
+    engine = an_engine(rows, num_blocks=16, max_num_batched_tokens=32)
     engine.step()
     engine.step()
 
-    assert engine.ranks[0].started == started
-
-
-def test_a_watermark_keeps_blocks_free_beside_others_but_admits_into_an_empty_engine():
-    rows = table((0, 160, 8), (0, 16, 8))
-    engine = an_engine(rows, num_blocks=16, max_num_batched_tokens=256, watermark_blocks=8)
-    engine.step()
-
-    assert engine.ranks[0].started == [0]
+    assert engine.ranks[0].started == []
 
 
 def test_the_newest_is_preempted_when_blocks_run_out_and_recomputed_from_the_start():
@@ -365,7 +352,6 @@ small_limits = st.builds(
     num_blocks=st.integers(53, 90),
     block_size=st.sampled_from([4, 8]),
     max_model_len=st.just(100),
-    watermark_blocks=st.integers(0, 3),
     num_draft_tokens=st.sampled_from([0, 0, 1, 4]),
     acceptance_rate=st.sampled_from([0.0, 0.5, 1.0]),
     num_ranks=st.integers(1, 3),
@@ -480,7 +466,6 @@ def variants():
             windowed(80, per_step_s=0.01, **dear),
             {"num_draft_tokens": 2, "acceptance_rate": 0.6},
         ),
-        "chunks": (costs(0.01, **dear), {"admits_whole_prompts": False}),
     }
 
 

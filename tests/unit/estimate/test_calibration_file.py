@@ -17,7 +17,7 @@ from tonnage.estimate.calibration_file import (
     speed_posterior_of,
 )
 from tonnage.estimate.errors import CalibrationFileError
-from tonnage.sizing.adapters import Adapters
+from tonnage.sizing.options import Adapters
 from tonnage.sizing.split import Parallelism
 
 

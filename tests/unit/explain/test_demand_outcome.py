@@ -18,7 +18,7 @@ from tonnage.explain.demand_outcome import (
 from tonnage.sizing.bill import Bill
 from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.search import size
-from tonnage.sizing.serving.demand import Latency, ServiceLevel
+from tonnage.sizing.serving.staffing import Latency, ServiceLevel
 from tonnage.sizing.workload import Demand, Slo
 
 SERVED = ServiceLevel(

@@ -11,7 +11,7 @@ from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.fleet.loop import within
 from tonnage.fleet.store import Kind
 from tonnage.sizing.errors import SearchAbandonedError
-from tonnage.sizing.serving.arrivals import requests
+from tonnage.sizing.serving.trial import requests
 
 SLOW_S = 2.0
 """What a run takes by the clock of these tests."""

@@ -18,9 +18,8 @@ from tonnage.manifests.children import (
 )
 from tonnage.manifests.names import SPEC_ANNOTATION
 from tonnage.sizing.request import ask, look_up
-from tonnage.sizing.serving.admission import max_queued_tokens
 from tonnage.sizing.serving.flags import max_queued_tokens_of
-from tonnage.sizing.serving.load_line import top_requests_per_s
+from tonnage.sizing.serving.load_line import max_queued_tokens, top_requests_per_s
 from tonnage.sizing.workload import Slo, Target
 
 IN_TIME = {"version": "0.33", "admission": "inTime"}

@@ -36,12 +36,13 @@ def points(*pods, asked, duration_s, planned=()):
         ],
     )
     none = array("d")
-    return series(
+    found = series(
         record,
         SimpleNamespace(arrival_s=none, duration_s=duration_s),
         RequestOutcomes(arrival_s=none, ttft_s=none, tpot_s=none, is_kept=b"", num_too_long=0),
         SimpleNamespace(mean=lambda _, __: 0.0),
     )
+    return list(found)
 
 
 def test_what_was_asked_for_holds_until_the_next_act():

@@ -18,14 +18,14 @@ from golden.formulas import (
 from tonnage.sizing.bill import usd_per_user
 from tonnage.sizing.cost import owned_usd_per_hour, usd_per_million_tokens
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.roofline import (
+from tonnage.sizing.step_time.speeds import (
+    Speeds,
     batch_at_ridge,
     observed_mbu_fraction,
     ridge_flop_per_byte,
 )
-from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.step_time.step import Step, step_time
 
 unit = pint.UnitRegistry()

@@ -146,7 +146,7 @@ def test_a_pipeline_of_a_small_model_never_wins_by_less_than_the_error(rate):
 @pytest.mark.parametrize("seed", seeds(30))
 def test_the_simplest_is_taken_of_all_that_cost_as_little_as_any(seed):
     request = a_random_request(seed)
-    splits, error = splits_for(request, num_gpus=None), speed_table().spread_fraction["step"]
+    splits, error = splits_for(request), speed_table().spread_fraction["step"]
     found, (best, _) = size(request), cheapest(request, splits, keep_searching, Bar())
     chosen, (_, least) = complexity(found.parallelism, 8), mean_cost_of(best)
 

@@ -40,8 +40,7 @@ from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.steady import mixed_step, ranks_together
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
-from tonnage.sizing.step_time.roofline import observed_mbu_fraction
-from tonnage.sizing.step_time.speeds import speeds
+from tonnage.sizing.step_time.speeds import observed_mbu_fraction, speeds
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload
 from tonnage.units import count_of, significant

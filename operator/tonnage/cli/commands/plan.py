@@ -242,7 +242,7 @@ class RolesAsked:
         from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
 
         sizing = planned.sizing
-        is_assumed = self.kv_link is None and not sizing.request.nodes.has_link
+        is_assumed = self.kv_link is None and sizing.request.node_link_bytes_per_s is None
         link = self.kv_link or sizing.request.other_node_bytes_per_s
         replicas = max(planned.replicas, sizing.replicas)
         found = weigh_roles(sizing, replicas, link, on_search=on_search)

@@ -95,7 +95,7 @@ def _with_planned_split(question: SizingQuestion, model: ModelDeployment, best: 
     known, request = question.memory.posterior.planned_split, question.request
     if known in {None, planned_split(model, best.parallelism)}:
         return best
-    splits = splits_for(request, num_gpus=request.num_gpus)
+    splits = splits_for(request)
     planned = next((each for each in splits if known == planned_split(model, each)), None)
     if planned is None:
         return best

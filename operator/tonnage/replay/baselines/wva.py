@@ -123,10 +123,7 @@ def mean_shape(found: dict[str, MeanRequest]) -> MeanRequest:
 
 
 def is_other(shape: MeanRequest, known: MeanRequest) -> bool:
-    pairs = (
-        (shape.input_tokens, known.input_tokens),
-        (shape.output_tokens, known.output_tokens),
-    )
+    pairs = ((shape.input_tokens, known.input_tokens), (shape.output_tokens, known.output_tokens))
     return any(abs(now - before) > NEW_SHAPE * before for now, before in pairs)
 
 

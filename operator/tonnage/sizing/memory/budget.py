@@ -1,31 +1,24 @@
 """The memory budget and the speeds of a request's GPU, from the catalogue's figures."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.config.formats.quantization import BF16
 from tonnage.catalog.engine import Fitted, KnownEngine, MemoryConstants
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
-from tonnage.catalog.shape import (
-    DenseFfn,
-    Ffn,
-    ModelShape,
-    MoeFfn,
-    StateAttention,
-    WeightFormat,
-)
+from tonnage.catalog.shape import DenseFfn, ModelShape, MoeFfn, StateAttention, WeightFormat
 from tonnage.sizing.memory.ceiling import (
+    ACTIVATION_BYTES,
     BudgetPart,
     GivenPool,
     MemoryBudget,
+    Server,
     expert_workspace_bytes,
     forward_peak_bytes,
-    hidden_bytes,
+    graphs_part,
     logits_bytes,
 )
-from tonnage.sizing.memory.graphs import Server, graphs_part
 from tonnage.sizing.memory.layout import cache_layout, default_block_tokens
 from tonnage.sizing.parallelism.shard import Shard, stage_fraction
 from tonnage.sizing.request import Flags, SizingRequest
@@ -144,34 +137,26 @@ def activation_terms(shape: ModelShape, flags: Flags, expert_workspace: str) -> 
         )
     is_wide = shape.weight_format.part_bytes_per_parameter("experts") == WIDE_BYTES
     is_kept = expert_workspace == "kept" and is_wide
-    hidden = hidden_bytes(batched_tokens=tokens, hidden_size=shape.hidden_size)
+    hidden = tokens * shape.hidden_size * ACTIVATION_BYTES
     table = shape.vocab_size * shape.hidden_size * WIDE_BYTES
+    ffns = [group.ffn for group in shape.groups]
+    dense = [ffn.intermediate_size for ffn in ffns if isinstance(ffn, DenseFfn)]
+    shared = [ffn.shared_intermediate_size for ffn in ffns if isinstance(ffn, MoeFfn)]
+    dense_bytes, shared_bytes = (
+        forward_peak_bytes(
+            batched_tokens=tokens,
+            intermediate_size=max(widths, default=0),
+            hidden_size=shape.hidden_size,
+            tensor=flags.parallelism.tensor,
+        )
+        for widths in (dense, shared)
+    )
     return ActivationTerms(
         logits_bytes=logits_bytes(max_num_seqs=flags.max_num_seqs, vocab_size=shape.vocab_size),
         beside_sampler_bytes=HIDDEN_COPIES * hidden + (workspace if is_kept else 0),
-        forward_bytes=max(
-            workspace + _pass_bytes(shape, flags, _shared_width),
-            _pass_bytes(shape, flags, _dense_width),
-        ),
+        forward_bytes=max(workspace + shared_bytes, dense_bytes),
         kernel_bytes=table / flags.parallelism.tensor + HIDDEN_COPIES * hidden,
     )
-
-
-def _pass_bytes(shape: ModelShape, flags: Flags, width: Callable[[Ffn | None], int]) -> float:
-    return forward_peak_bytes(
-        batched_tokens=flags.max_num_batched_tokens,
-        intermediate_size=max(width(group.ffn) for group in shape.groups),
-        hidden_size=shape.hidden_size,
-        tensor=flags.parallelism.tensor,
-    )
-
-
-def _dense_width(ffn: Ffn | None) -> int:
-    return ffn.intermediate_size if isinstance(ffn, DenseFfn) else 0
-
-
-def _shared_width(ffn: Ffn | None) -> int:
-    return ffn.shared_intermediate_size if isinstance(ffn, MoeFfn) else 0
 
 
 def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryBudget:

@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.shape import CompressedAttention, LatentAttention, ModelShape
-from tonnage.sizing.parallelism.compressed import COMPRESSED_BLOCK_TOKENS
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import COMPRESSED_BLOCK_TOKENS, KvShare
 
 Bucket = dict[int, int]
 """Bytes of a page to the number of layers that have such pages, on all pipeline stages."""
@@ -22,11 +21,6 @@ MERGE_RATIO = 1.5
 """Kinds whose layer counts differ by less than this share groups of the larger count."""
 DEFAULT_BLOCK_TOKENS = 16
 LATENT_BLOCK_TOKENS = 64
-
-
-def stage_fraction(kinds: Iterable[KvShare]) -> Fraction:
-    """Return which share of the layers the fullest stage has."""
-    return max(kind.stage_fraction for kind in kinds)
 
 
 def window_of(kind: KvShare) -> tuple[int | None, bool]:
@@ -234,17 +228,6 @@ class CacheLayout:
             tokens = num_blocks // len(self.groups) * self.block_tokens
         return LoggedFigures(num_blocks=num_blocks, kv_tokens=tokens, max_concurrency=concurrency)
 
-    def tokens_per_block(self, context_tokens: int, *, in_flight_tokens: int) -> float:
-        """Return the tokens of requests of this length that a block stands for.
-
-        So engines since 0.24 count in the label ``kv_cache_size_tokens``.
-
-        Sources:
-            [vllm-source] config/cache.py, v1/core/kv_cache_utils.py get_kv_cache_capacity.
-        """
-        reserved = self.blocks_reserved(context_tokens, in_flight_tokens=in_flight_tokens)
-        return context_tokens / reserved
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedFigures:
@@ -290,7 +273,7 @@ def cache_layout(
         for _ in range(-(-kind.num_layers // layers))
     ]
     page_bytes = max(kind.page_bytes(tokens) for kind, tokens in pages)
-    layers_on_stage = math.ceil(layers * stage_fraction(kinds))
+    layers_on_stage = math.ceil(layers * max(kind.stage_fraction for kind in kinds))
     return CacheLayout(
         groups=tuple(groups), bytes_per_block=layers_on_stage * page_bytes, rules=rules
     )
@@ -324,7 +307,7 @@ def _pack(kinds: Iterable[KvShare], rules: CacheRules) -> CacheLayout:
         for ((tokens, _), kind), number in zip(alike.items(), tables, strict=True)
         for _ in range(number)
     ]
-    fraction = stage_fraction(alike.values())
+    fraction = max(kind.stage_fraction for kind in alike.values())
     return CacheLayout(
         groups=tuple(groups),
         bytes_per_block=block_bytes(list(buckets.values()), tables, fraction),

@@ -6,11 +6,11 @@ from tonnage.catalog.engine import CacheRules, parse_version
 from tonnage.catalog.shape import StateAttention
 from tonnage.memoize import memoize
 from tonnage.sizing.memory.layout import cache_layout, default_block_tokens
+from tonnage.sizing.options import PREFIX_STATE_BLOCKS
 from tonnage.sizing.parallelism.kv import kv_shares
 from tonnage.sizing.provenance import Figure, Input, Origin, lengths_inputs, without_figures
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.switches import PREFIX_STATE_BLOCKS
 
 PART_OF_A_TOKEN = 1e-6
 """By which a share of a prompt may miss a whole block for its digits alone."""

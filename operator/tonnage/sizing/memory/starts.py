@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tonnage.catalog.engine import KnownEngine, parse_version
-from tonnage.sizing.memory.ceiling import MemoryBudget
-from tonnage.sizing.memory.graphs import GRAPHS
+from tonnage.sizing.memory.ceiling import GRAPHS, MemoryBudget
 from tonnage.sizing.memory.layout import CacheLayout
 from tonnage.units import count_of, format_bytes
 

@@ -5,17 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.catalog.engine_limits import adapter_kinds
-from tonnage.catalog.shape import (
-    DenseFfn,
-    GroupedAttention,
-    LayerGroup,
-    ModelShape,
-    StateAttention,
-)
-from tonnage.sizing.adapters import Adapters, check_adapters
+from tonnage.catalog.shape import DenseFfn, GroupedAttention, LayerGroup, ModelShape, StateAttention
 from tonnage.sizing.errors import InvalidParallelismError
-from tonnage.sizing.parallelism.candidates import candidates
+from tonnage.sizing.options import Adapters, check_adapters
 from tonnage.sizing.parallelism.kernels import PRODUCT_FLOOR
+from tonnage.sizing.parallelism.rules import candidates
 from tonnage.sizing.parallelism.shard import (
     FLOP_PER_PARAMETER,
     AdapterShare,
@@ -37,11 +31,7 @@ NORMS = 3
 
 
 def with_adapters(target: Shard, shape: ModelShape, adapters: Adapters) -> Shard:
-    """Return a rank that has adapters beside its linear layers.
-
-    Raises:
-        InvalidAdaptersError: it is not known what they take.
-    """
+    """Return a rank that has adapters beside its linear layers."""
     check_adapters(shape)
     split = target.parallelism
     stage = float(stage_fraction(shape.num_layers, split.pipeline))
@@ -50,7 +40,10 @@ def with_adapters(target: Shard, shape: ModelShape, adapters: Adapters) -> Shard
         group.num_layers * sum(_linears(group, shape.hidden_size, split.tensor, is_fused=is_fused))
         for group in shape.groups
     )
-    vocabulary = ELEMENT_BYTES * adapters.rank * _vocabulary_elements(shape, split)
+    # Every rank has those of the embedding and the logits whole.
+    tables = 2 if split.pipeline == 1 else 1
+    vocabulary_elements = tables * (shape.vocab_size + shape.hidden_size)
+    vocabulary = ELEMENT_BYTES * adapters.rank * vocabulary_elements
     is_counted = shape.model_type in adapter_kinds("vocabulary")
     is_known = is_counted or shape.model_type in adapter_kinds("none")
     parameters = adapters.rank * elements
@@ -84,12 +77,6 @@ def _linears(group: LayerGroup, hidden: int, tensor: int, *, is_fused: bool) -> 
     yield inner + hidden
 
 
-def _vocabulary_elements(shape: ModelShape, split: Parallelism) -> float:
-    """Return those of the embedding and the logits, which every rank has whole."""
-    tables = 2 if split.pipeline == 1 else 1
-    return tables * (shape.vocab_size + shape.hidden_size)
-
-
 def draft_layers(shape: ModelShape) -> LayerGroup:
     """Return the draft layers: as the last layers that look at every token, and what joins.
 
@@ -114,17 +101,9 @@ def draft_layers(shape: ModelShape) -> LayerGroup:
     )
 
 
-def splits_for(request: SizingRequest, *, num_gpus: int | None) -> list[Parallelism]:
+def splits_for(request: SizingRequest) -> list[Parallelism]:
     """Return the splits to try, smallest first; drafts go without a pipeline if they can."""
-    splits = list(
-        candidates(
-            request.shape,
-            request.weights,
-            num_gpus=num_gpus,
-            nodes=request.nodes,
-            sizes=request.sizes,
-        )
-    )
+    splits = list(candidates(request))
     if request.is_within_node:
         splits = [split for split in splits if split.num_gpus <= request.gpu.gpus_per_node]
     if not request.shares_context:

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from tonnage.catalog.cache_types import CacheType, StoredCache, wide_layers
@@ -16,12 +17,162 @@ from tonnage.catalog.shape import (
     ModelShape,
     StateAttention,
 )
-from tonnage.sizing.parallelism.compressed import (
-    COMPRESSED_ENTRY_BYTES,
-    compressed_shares,
-)
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.errors import InvalidKvCacheError
 from tonnage.sizing.split import Parallelism, on_rank
+from tonnage.units import round_up
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerBlock:
+    """A block of one layer, where the model decides its size."""
+
+    tokens: int
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvShare:
+    """The cache of the layers of one kind on one rank of the fullest pipeline stage."""
+
+    bytes_per_token: float = 0.0
+    """Of all these layers on the stage, as attention reads them."""
+    window_tokens: int | None = None
+    is_chunked: bool = False
+    flop_per_pair: float = 0.0
+    """Attention work of one query token on one cached token: scores and weighted sum."""
+    prefill_flop_per_pair: float | None = None
+    """The same in prefill, where it differs."""
+    attended_tokens: float | None = None
+    """Of those held that are read and worked on at most. None: all of them."""
+    index_bytes_per_token: float = 0.0
+    """Of ``bytes_per_token``, what chooses: read for every token held."""
+    index_flop_per_pair: float = 0.0
+    """Of one query token on the key of each token held."""
+    state_bytes: float = 0.0
+    """Of one sequence, whatever its length: read and written in each step."""
+    num_layers: int = 1
+    """On all stages."""
+    stage_fraction: Fraction = Fraction(1)
+    """Of these layers that the stage has."""
+    is_latent: bool = False
+    stays_wide: bool = False
+    """Skipped where the type of the cache is narrower than 16 bits."""
+    state_kind: StateCacheKind | None = None
+    block: LayerBlock | None = None
+    """None: the engine chooses the size of its blocks."""
+
+    def page_bytes(self, block_tokens: int) -> int:
+        """Return the bytes of one layer in a block of so many tokens, or of its state."""
+        layers = float(self.num_layers * self.stage_fraction)
+        if self.state_bytes:
+            return round(self.state_bytes / layers)
+        return round(self.bytes_per_token / layers * block_tokens)
+
+    def tokens_held(self, context_tokens: float) -> float:
+        """Return how many of a sequence's tokens these layers keep."""
+        if self.window_tokens is None:
+            return context_tokens
+        return min(context_tokens, self.window_tokens)
+
+    def tokens_attended(self, context_tokens: float) -> float:
+        """Return how many of those a token attends to."""
+        stored = self.tokens_held(context_tokens)
+        return stored if self.attended_tokens is None else min(stored, self.attended_tokens)
+
+    def decode_flop(self, context_tokens: float) -> float:
+        """Return the attention work of one decoded token in a context of so many."""
+        return self._flop(context_tokens, self.flop_per_pair)
+
+    def prefill_flop(self, context_tokens: float) -> float:
+        """Return the attention work of one prompt token with so many before it."""
+        decoding, each = self.flop_per_pair, self.prefill_flop_per_pair
+        return self._flop(context_tokens, decoding if each is None else each)
+
+    def _flop(self, context_tokens: float, flop_per_pair: float) -> float:
+        chosen = self.tokens_attended(context_tokens) * flop_per_pair
+        return chosen + self.tokens_held(context_tokens) * self.index_flop_per_pair
+
+    def read_bytes(self, context_tokens: float) -> float:
+        """Return what one decode step moves for a sequence: its cache, and its state twice."""
+        attended_bytes = self.bytes_per_token - self.index_bytes_per_token
+        return (
+            attended_bytes * self.tokens_attended(context_tokens)
+            + self.index_bytes_per_token * self.tokens_held(context_tokens)
+            + 2 * self.state_bytes
+        )
+
+
+COMPRESSED_ENTRY_BYTES = 584
+"""Always 8-bit: 448 bytes, 64 rotary elements of two bytes, and the scales."""
+COMPRESSED_BLOCK_TOKENS = 256
+WINDOW_BLOCK_TOKENS = 64
+STATE_BLOCK_TOKENS = {4: 4, 128: 8}
+"""By the tokens that are compressed to one entry."""
+STATE_ELEMENT_BYTES = 4
+VECTORS_PER_STATE = 2
+"""What is compressed, and its weights."""
+PAGE_ALIGNMENT_BYTES = 576
+
+
+def compressed_shares(
+    attention: CompressedAttention, num_layers: int, stage_fraction: Fraction
+) -> Iterator[KvShare]:
+    """Yield the caches of these layers on one rank: none of them is split.
+
+    States are counted where they take blocks, not as bytes per token: attention does not read them.
+
+    Raises:
+        InvalidKvCacheError: the engine has no blocks for this compression.
+    """
+    layers = float(stage_fraction * num_layers)
+    pair_flop = 4 * attention.num_heads * attention.head_dim
+    each = KvShare(num_layers=num_layers, stage_fraction=stage_fraction)
+    yield replace(
+        each,
+        bytes_per_token=layers * COMPRESSED_ENTRY_BYTES,
+        window_tokens=attention.window_tokens,
+        flop_per_pair=layers * pair_flop,
+        block=_block(WINDOW_BLOCK_TOKENS, WINDOW_BLOCK_TOKENS * COMPRESSED_ENTRY_BYTES),
+    )
+    ratio = attention.compress_ratio
+    if ratio is None:
+        return
+    yield replace(
+        each,
+        bytes_per_token=layers * COMPRESSED_ENTRY_BYTES / ratio,
+        flop_per_pair=layers * pair_flop / ratio,
+        attended_tokens=attention.chosen_tokens,
+        block=_entries(COMPRESSED_ENTRY_BYTES, ratio),
+    )
+    if attention.indexer:
+        indexer = attention.indexer
+        yield replace(
+            each,
+            bytes_per_token=layers * indexer.key_bytes / ratio,
+            index_flop_per_pair=layers * indexer.flop_per_key / ratio,
+            block=_entries(indexer.key_bytes, ratio),
+        )
+    for width in attention.compressed_widths:
+        block = _states(width * attention.overlap, ratio)
+        yield replace(each, window_tokens=ratio * attention.overlap, block=block)
+
+
+def _entries(entry_bytes: int, ratio: int) -> LayerBlock:
+    return _block(COMPRESSED_BLOCK_TOKENS, COMPRESSED_BLOCK_TOKENS // ratio * entry_bytes)
+
+
+def _states(width: int, ratio: int) -> LayerBlock:
+    tokens = STATE_BLOCK_TOKENS.get(ratio)
+    if tokens is None:
+        raise InvalidKvCacheError(
+            f"compress_ratios: vLLM caches the states of compression by 4 and 128, not by {ratio}"
+        )
+    return _block(tokens, tokens * VECTORS_PER_STATE * width * STATE_ELEMENT_BYTES)
+
+
+def _block(tokens: int, num_bytes: int) -> LayerBlock:
+    return LayerBlock(tokens=tokens, num_bytes=round_up(num_bytes, PAGE_ALIGNMENT_BYTES))
+
 
 WHOLE = Fraction(1)
 FP8_ENTRY_BYTES = 656
@@ -82,11 +233,6 @@ def _latent_elements(attention: LatentAttention, rules: CacheRules) -> float:
 def index_bytes(attention: Attention) -> int:
     """Return the bytes of the key by which one token is chosen, in one layer."""
     return attention.indexer.key_bytes if attention.indexer else 0
-
-
-def index_flop_per_pair(attention: Attention) -> int:
-    """Return the work of one query token on one key by which tokens are chosen."""
-    return attention.indexer.flop_per_key if attention.indexer else 0
 
 
 def kv_bytes_per_token(
@@ -229,7 +375,7 @@ def kv_shares(  # noqa: PLR0913  (a model, how its cache is stored, and how it i
             prefill_flop_per_pair=layers * prefill_flop_per_pair(mine),
             attended_tokens=mine.chosen_tokens,
             index_bytes_per_token=layers * index_bytes(mine) / parallelism.context,
-            index_flop_per_pair=layers * index_flop_per_pair(mine),
+            index_flop_per_pair=layers * (mine.indexer.flop_per_key if mine.indexer else 0),
             state_bytes=layers * state_bytes(mine, rules.state_draft_tokens),
             num_layers=num_layers,
             stage_fraction=stage_fraction,

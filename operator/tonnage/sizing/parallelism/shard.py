@@ -21,8 +21,7 @@ from tonnage.catalog.shape import (
     WeightFormat,
 )
 from tonnage.sizing.parallelism.kernels import EXCHANGES, EXPERTS_LAUNCHES, model_kernels
-from tonnage.sizing.parallelism.kv import exchange_bytes, kv_shares
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare, exchange_bytes, kv_shares
 from tonnage.sizing.parallelism.rules import VOCAB_ALIGNMENT, has_whole_experts
 from tonnage.sizing.split import Parallelism, on_rank
 from tonnage.units import round_up

@@ -14,11 +14,9 @@ from statistics import fmean
 from tonnage.engine.core import Engine
 from tonnage.engine.routing import serve_users
 from tonnage.engine.table import RequestTable
-from tonnage.sizing.serving.arrivals import requests
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import running_limit
-from tonnage.sizing.serving.trial import Trial, engine_costs, engine_limits
-from tonnage.sizing.serving.ttft import serving_s
+from tonnage.sizing.serving.steady import running_limit, serving_s
+from tonnage.sizing.serving.trial import Trial, engine_costs, engine_limits, requests
 from tonnage.sizing.workload import Slo, Workload
 
 REQUESTS_PER_USER = 10
@@ -44,15 +42,6 @@ class ClosedLoop:
         tokens = sum(self.later_tokens)
         total_s = sum(map(math.prod, zip(self.tpot_s, self.later_tokens, strict=True)))
         return total_s / tokens if tokens else 0.0
-
-    @property
-    def median_itl_s(self) -> float:
-        half, seen = sum(self.later_tokens) / 2, 0
-        for each_s, tokens in sorted(zip(self.tpot_s, self.later_tokens, strict=True)):
-            seen += tokens
-            if seen >= half:
-                return each_s
-        return 0.0
 
     @property
     def mean_ttft_s(self) -> float:

@@ -16,18 +16,10 @@ from tonnage.sizing.memory.starts import StartFigures, most_startable_seqs
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.provenance import most_times
 from tonnage.sizing.request import Flags, SizingRequest
-from tonnage.sizing.serving.admission import max_queued_tokens
-from tonnage.sizing.serving.goodput import (
-    NOTHING,
-    Goodput,
-    Length,
-    goodput,
-    known_goodput,
-    late_slots_at,
-    ratio_at,
-)
+from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, runs_of
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
+    max_queued_tokens,
     top_requests_per_s,
     tpot_ceiling,
 )
@@ -85,7 +77,8 @@ class FlagSearch:
         if self._request.slo.is_offline:
             return widest
         first = self._stall_free(widest)
-        best = self._best_slots(self._try(first, self._upper_bound(first), Length.COARSE))
+        first = self._try(first, self._upper_bound(first), Length.COARSE)
+        best = self._fewer(self._more(first))
         for tokens in self._budgets(widest):
             if tokens != first.flags.max_num_batched_tokens:
                 best = self._under(tokens, best)
@@ -186,12 +179,12 @@ class FlagSearch:
         flags, is_short = chosen.flags, length is Length.COARSE
         if is_short and self._starts_late(flags, rate):
             return False
-        trial = trial_of(self._request, chosen.replica)
-        if known := known_goodput(trial, length):
-            return rate <= known.requests_per_s
-        if ratio_at(trial, rate, length=length, on_search=self._between) <= 1:
+        runs = runs_of(trial_of(self._request, chosen.replica), length, self._between)
+        if runs.known:
+            return rate <= runs.known.requests_per_s
+        if runs.ratio_within(rate) <= 1:
             return True
-        if is_short and (slots := late_slots_at(trial, rate, length=length)):
+        if is_short and (slots := runs.late_slots(rate)):
             self._late_at.append((flags.max_num_batched_tokens, slots, rate))
         return False
 
@@ -201,10 +194,6 @@ class FlagSearch:
             flags.max_num_batched_tokens <= tokens and flags.max_num_seqs <= slots and rate >= least
             for tokens, slots, least in self._late_at
         )
-
-    def _best_slots(self, best: ChosenFlags) -> ChosenFlags:
-        """Return the best among more slots, where all are in use, and fewer."""
-        return self._fewer(self._more(best))
 
     def _more(self, best: ChosenFlags) -> ChosenFlags:
         """Return the best among more slots: TPOT limits the mean of those that decode."""
@@ -242,7 +231,7 @@ class FlagSearch:
         for other in self._other(tokens, best):
             if self.keeps(other, BUDGET_GAIN * rate):
                 guess = BUDGET_GAIN * rate or self._upper_bound(other)
-                return self._best_slots(self._try(other, guess, Length.COARSE))
+                return self._fewer(self._more(self._try(other, guess, Length.COARSE)))
         return best
 
     def _other(self, tokens: int, best: ChosenFlags) -> Iterator[ChosenFlags]:
@@ -313,7 +302,7 @@ class FlagSearch:
         Where they are more than ``most`` times as many, infinity.
         """
         trial = trial_of(self._request, chosen.replica)
-        return ratio_at(trial, rate, length=Length.MEDIUM, most=most, on_search=self._between)
+        return runs_of(trial, Length.MEDIUM, self._between).ratio_within(rate, most)
 
     def _with(self, chosen: ChosenFlags, **changes: int) -> ChosenFlags:
         flags = replace(chosen.flags, **changes)  # type: ignore[arg-type]
@@ -407,18 +396,13 @@ def widest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
     try:
         return largest_fitting(request, shard)
     except DoesNotFitError:
-        for tokens in sorted(_smaller_budgets(request), reverse=True):
+        most = 0 if request.max_num_batched_tokens else default_batched_tokens(request.gpu)
+        for tokens in [each for each in reversed(BUDGETS_TOKENS) if each < most]:
             with suppress(DoesNotFitError):
                 found = largest_fitting(replace(request, max_num_batched_tokens=tokens), shard)
                 if _is_cut_freely(request, found.replica):
                     return found
         raise
-
-
-def _smaller_budgets(request: SizingRequest) -> Iterator[int]:
-    if request.max_num_batched_tokens is None:
-        default = default_batched_tokens(request.gpu)
-        yield from (tokens for tokens in BUDGETS_TOKENS if tokens < default)
 
 
 def _is_cut_freely(request: SizingRequest, replica: Replica) -> bool:
@@ -455,12 +439,7 @@ def replica_under(request: SizingRequest, shard: Shard, flags: Flags) -> Replica
         DoesNotFitError: the cache does not hold one request of the maximum length, by an
             estimate for flags that nothing runs with yet, or as the flags give it.
     """
-    replica = _without_cache(request, shard, flags)
-    return replace(replica, kv_pool_bytes=_pool_bytes(request, replica, flags))
-
-
-def _without_cache(request: SizingRequest, shard: Shard, flags: Flags) -> Replica:
-    return Replica(
+    without_cache = Replica(
         model=StepTimeModel(
             shard=shard,
             speeds=speeds(request.gpu, request.products, request.node_link_bytes_per_s),
@@ -473,6 +452,7 @@ def _without_cache(request: SizingRequest, shard: Shard, flags: Flags) -> Replic
         block_tokens=default_block_tokens(request.shape, request.switches.block_tokens),
         cache_rules=request.cache_rules,
     )
+    return replace(without_cache, kv_pool_bytes=_pool_bytes(request, without_cache, flags))
 
 
 def _pool_bytes(request: SizingRequest, replica: Replica, flags: Flags) -> float:
@@ -535,15 +515,4 @@ def start_figures(request: SizingRequest, replica: Replica, flags: Flags) -> Sta
         are_chosen=request.flags is None,
         captures_decode=request.switches.captures_decode,
         has_adapters=replica.model.shard.adapters is not None,
-    )
-
-
-def memory_doubt(request: SizingRequest, replica: Replica, flags: Flags) -> str | None:
-    """Say why the estimate would refuse flags that run; None: it would not, or it is measured."""
-    if request.flags is None or request.measured_kv_tokens is not None:
-        return None
-    return shortfall(
-        memory_budget(request, replica.model.shard, flags),
-        request_bytes=request_bytes(request, replica),
-        context_tokens=request.context_tokens,
     )

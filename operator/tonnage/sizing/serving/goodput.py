@@ -6,10 +6,10 @@ that was abandoned goes on where it stopped, and a change of demand alone search
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Final
 
 from tonnage.sizing.serving.load_line import tpot_ceiling
@@ -58,7 +58,7 @@ goodput by half a percent at most where it follows them in proportion."""
 LEAST_FILLED: Final = 256
 MOST_FILLED: Final = 2_000
 REMEMBERED: Final = 4_096
-"""Searches, of some 6 KiB each: 24 MiB at most."""
+"""Trials, of some 6 KiB each: 24 MiB at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ NOTHING: Final = Goodput(requests_per_s=0, standard_error=0, limited_by="", outc
 
 
 @dataclass(slots=True)
-class _Found:
+class Found:
     """What is known of one trial: outcomes by length of the run and rate."""
 
     outcomes: dict[tuple[Length, float], TrialResult] = field(default_factory=dict)
@@ -91,9 +91,6 @@ class _Found:
     late_slots: dict[tuple[Length, float], float] = field(default_factory=dict)
     """Up to how many slots first tokens are late at the rate, as far as runs within a ratio say."""
     goodput: dict[Length, Goodput] = field(default_factory=dict)
-
-
-_remembered: OrderedDict[Trial, _Found] = OrderedDict()
 
 
 def goodput(
@@ -115,68 +112,34 @@ def goodput(
         near = goodput(trial, guess, length=Length.FULL, near=near, on_search=on_search)
         if near.standard_error <= LARGE_ERROR:
             return near
-    trial = with_rounded_inputs(trial)
-    found = _recall(trial)
     best = Goodput(requests_per_s=guess, standard_error=0, limited_by="", outcome=None)
     if near is not None and near.requests_per_s:
         best = near
-    is_near = best is near or length in found.goodput
+    is_near = best is near or runs_of(trial, length).known
     for level in (length,) if is_near else dict.fromkeys((Length.COARSE, length)):
-        known = found.goodput.get(level)
-        if known is None:
-            search = _Search(trial, found, on_search, length=level, steepness=best.steepness)
-            known = found.goodput[level] = search.goodput(best.requests_per_s)
-        best = known
+        runs = runs_of(trial, level, on_search, steepness=best.steepness)
+        best = runs.goodput(best.requests_per_s)
         if not best.requests_per_s:
-            return best
+            break
     return best
 
 
-def outcome_at(
+def runs_of(
     trial: Trial,
-    requests_per_s: float,
-    *,
     length: Length,
     on_search: Callable[[], None] = lambda: None,
-) -> TrialResult:
-    """Return what becomes of a rate of each replica of a trial, by one run."""
-    trial = with_rounded_inputs(trial)
-    return _Search(trial, _recall(trial), on_search, length=length).outcome(requests_per_s)
-
-
-def ratio_at(
-    trial: Trial,
-    requests_per_s: float,
     *,
-    length: Length,
-    most: float = 1.0,
-    on_search: Callable[[], None] = lambda: None,
-) -> float:
-    """Return the ratio of ``outcome_at`` up to ``most``; infinity above it, as soon as it is."""
+    steepness: float = STEEP,
+) -> "RateSearch":
+    """Return the runs of one length of a trial, with all that is known of them."""
     trial = with_rounded_inputs(trial)
-    search = _Search(trial, _recall(trial), on_search, length=length)
-    return search.ratio_within(requests_per_s, most)
+    return RateSearch(trial, known_of(trial), on_search, length=length, steepness=steepness)
 
 
-def known_goodput(trial: Trial, length: Length) -> Goodput | None:
-    """Return the goodput by runs of this length, if it was searched for."""
-    return _recall(with_rounded_inputs(trial)).goodput.get(length)
-
-
-def late_slots_at(trial: Trial, requests_per_s: float, *, length: Length) -> float:
-    """Return up to how many slots first tokens are late; 0: not so by what ``ratio_at`` ran."""
-    found = _recall(with_rounded_inputs(trial))
-    return found.late_slots.get((length, requests_per_s), 0.0)
-
-
-def _recall(trial: Trial) -> _Found:
-    found = _remembered.get(trial)
-    if found is None:
-        found = _remembered[trial] = _Found()
-        if len(_remembered) > REMEMBERED:
-            _remembered.popitem(last=False)
-    _remembered.move_to_end(trial)
-    return found
+@lru_cache(maxsize=REMEMBERED)
+def known_of(_trial: Trial) -> Found:
+    """Return what is known of a trial so far."""
+    return Found()
 
 
 def requests_needed(slo: Slo, length: Length = Length.FULL) -> int:
@@ -198,7 +161,7 @@ def requests_to_fill(trial: Trial) -> int:
     return filling
 
 
-class _Search:
+class RateSearch:
     """Rates tried for one trial with runs of one length.
 
     It looks at what it tried itself only, so that a search that is resumed takes the same steps, at
@@ -208,7 +171,7 @@ class _Search:
     def __init__(
         self,
         trial: Trial,
-        found: _Found,
+        found: Found,
         on_search: Callable[[], None],
         *,
         length: Length,
@@ -225,7 +188,11 @@ class _Search:
             known = self._found.outcomes[self._length, rate] = self._run(rate).outcome()
         return known
 
-    def ratio_within(self, rate: float, most: float) -> float:
+    def late_slots(self, rate: float) -> float:
+        """Return up to how many slots first tokens are late; 0: not so by what ratios took."""
+        return self._found.late_slots.get((self._length, rate), 0.0)
+
+    def ratio_within(self, rate: float, most: float = 1.0) -> float:
         """Return the ratio of an outcome, infinity above this one: then the run ends early."""
         found, tried = self._found, (self._length, rate)
         known = found.outcomes.get(tried)
@@ -245,7 +212,18 @@ class _Search:
         count = requests_needed(trial.slo, self._length) + requests_to_fill(trial)
         return TrialRun(trial, rate * trial.num_replicas, count, most_ratio=most_ratio)
 
+    @property
+    def known(self) -> Goodput | None:
+        return self._found.goodput.get(self._length)
+
     def goodput(self, guess: float) -> Goodput:
+        """Return the goodput by runs of this length; it is searched for once."""
+        found = self._found.goodput
+        if self._length not in found:
+            found[self._length] = self._searched(guess)
+        return found[self._length]
+
+    def _searched(self, guess: float) -> Goodput:
         """Return the rate at which the excess crosses zero; nothing where it is never below.
 
         Short runs rank flags and splits. A rate that is told has a run of its own that keeps every

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Final
 
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.short_answers import can_be_missed, undisturbed_share
 from tonnage.sizing.serving.steady import (
     SteadyState,
     num_running,
@@ -18,13 +18,13 @@ from tonnage.sizing.serving.steady import (
     tpot_s,
     undisturbed_tpot_s,
 )
-from tonnage.sizing.workload import Slo, Target, Workload
+from tonnage.sizing.workload import NORMAL, Slo, Target, Workload
 
 BISECTIONS = 40
 EXACT = 1e-12
+"""An excess this little below zero is as good as none."""
 ROUNDS = 40
 PRECISION = 1e-4
-CLOSE = 1e-4
 TINY = 1e-12
 NOTHING = 1e-6
 """Share of the first bracket below which what is left of it is as good as 0."""
@@ -150,17 +150,17 @@ def _ceiling(replica: Replica, workload: Workload, target: Target) -> float:
 
 
 def _below(excess: Callable[[float], float], top: float) -> float:
-    return top if excess(top) <= 0 else crossing(excess, top, close=EXACT)
+    return top if excess(top) <= 0 else crossing(excess, top)
 
 
-def crossing(excess: Callable[[float], float], high: float, *, close: float = CLOSE) -> float:
+def crossing(excess: Callable[[float], float], high: float) -> float:
     """Return a number below ``high`` at which the excess crosses zero; 0 when it is never below.
 
     The largest such number where the excess grows throughout.
 
     ``excess(high)`` is positive. False position between the ends; an end that stays twice counts
     half (the Illinois rule), so that a smooth excess takes some eight calls. One that leaps takes
-    bisections. ``close``: an excess this little below zero is as good as none.
+    bisections.
     """
     least = NOTHING * high
     low, at_low, at_high = 0.0, -CLEAR, min(CLEAR, excess(high))
@@ -175,7 +175,7 @@ def crossing(excess: Callable[[float], float], high: float, *, close: float = CL
         else:
             high, at_high = middle, found
             at_low, side = at_low / 2 if side > 0 else at_low, 1
-        if -close < found <= 0 or high - low <= PRECISION * high or high < least:
+        if -EXACT < found <= 0 or high - low <= PRECISION * high or high < least:
             break
     return low
 
@@ -196,4 +196,97 @@ def state_at(replica: Replica, workload: Workload, requests_per_s: float) -> Ste
     top = _most_verified(replica)
     if excess(top) <= 0:
         return steady_state(bare, workload, top)
-    return steady_state(replica, workload, crossing(excess, top, close=EXACT))
+    return steady_state(replica, workload, crossing(excess, top))
+
+
+SECOND_TOKEN: Final = 1.5
+"""Drawn lengths are rounded to whole tokens."""
+ROUNDING: Final = 1.01
+"""Lengths are rounded by less than this ratio before they are run: a bound allows for it."""
+PARTS: Final = 64
+"""Even shares of the answers, of which each is taken at its middle."""
+
+
+def can_be_missed(workload: Workload, target: Target) -> bool:
+    """Tell whether a TPOT target can be missed: not where so many answers have one token."""
+    return one_token_share(workload) < target.quantile
+
+
+def one_token_share(workload: Workload) -> float:
+    """Return the share of the answers that end with their first token.
+
+    >>> from tonnage.sizing.workload import Lengths
+    >>> prompt = Lengths(mean_tokens=100)
+    >>> round(one_token_share(Workload(prompt=prompt, output_tokens=10)), 2)
+    0.14
+    """
+    edge = ROUNDING * SECOND_TOKEN
+    mean, sigma = workload.output_tokens, workload.output_sigma
+    if sigma is None:
+        return -math.expm1(-edge / mean)
+    if sigma == 0:
+        return float(mean < edge)
+    return NORMAL.cdf(math.log(edge / mean) / sigma + sigma / 2)
+
+
+def undisturbed_share(replica: Replica, workload: Workload, num_decoding: float) -> float:
+    """Return the share of the answers that end before a prompt arrives beside them.
+
+    With so many sequences decoding one prompt comes in ``steps_of_answer / num_decoding`` steps, at
+    random::
+
+        E[exp(-steps_after_the_first * num_decoding / steps_of_answer)]
+    """
+    arrivals = num_decoding / steps_of_answer(replica, workload)
+    steps = replica.model.steps
+    missed = (math.exp(-arrivals * steps(later)) if later else 1.0 for later in _later(workload))
+    return math.fsum(missed) / PARTS
+
+
+@lru_cache(maxsize=64)
+def _later(workload: Workload) -> tuple[int, ...]:
+    """Return the tokens after the first, of answers at even shares."""
+    shares = ((part + 0.5) / PARTS for part in range(PARTS))
+    return tuple(max(0, round(_tokens_at_share(workload, share)) - 1) for share in shares)
+
+
+def _tokens_at_share(workload: Workload, share: float) -> float:
+    mean, sigma = workload.output_tokens, workload.output_sigma
+    if sigma is None:
+        return -mean * math.log1p(-share)
+    return mean * math.exp(sigma * NORMAL.inv_cdf(share) - sigma**2 / 2)
+
+
+WAIT_SHARE = 0.8
+"""Of the TTFT target of the highest percentile, that who is admitted last waits behind others: what
+is left is for its own prompt, and for engines that are slower than believed (decision 79)."""
+FEWEST_PROMPTS = 4
+"""Of mean length, that may wait in any case: chance alone has as many wait at an engine that keeps
+its targets, and what it refuses then is late in the judgement (decision 79)."""
+DIGITS = 2
+"""Of the number, which would else move with each digit of a constant."""
+
+
+def max_queued_tokens(replica: Replica, workload: Workload, slo: Slo) -> int:
+    """Return the tokens of prompts without a first token from which on an engine refuses; 0: never.
+
+    Never, too, where it has data-parallel ranks: each of its API servers counts for itself, and who
+    chooses the server is not known here.
+
+    ``tokens = WAIT_SHARE * ttft_limit_s * requests_per_s * mean_prompt_tokens``: the line moves as
+    fast as a full replica serves whole requests, since prompts wait for slots, blocks and the token
+    budget beside those that decode; ``FEWEST_PROMPTS`` may wait in any case. Whole prompts count,
+    as the engine counts them, those parts too that are read or that a cache holds.
+
+    Sources:
+        [vllm-source] config/scheduler.py max_num_queued_tokens: ``target_TTFT *
+        prefill_throughput``; v1/engine/output_processor.py get_num_queued_tokens.
+    """
+    if not slo.ttft or replica.model.dp_size > 1:
+        return 0
+    limit_s = max(slo.ttft, key=lambda each: each.quantile).limit_s
+    mean_tokens = workload.prompt.mean_tokens
+    tokens = WAIT_SHARE * limit_s * top_requests_per_s(replica, workload) * mean_tokens
+    tokens = max(tokens, FEWEST_PROMPTS * mean_tokens)
+    places = max(0, math.floor(math.log10(tokens)) + 1 - DIGITS)
+    return int(round(tokens, -places))

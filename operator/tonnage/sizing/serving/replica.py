@@ -54,17 +54,17 @@ class Replica:
 
     def blocks_reserved(self, context_tokens: int) -> int:
         """Return the blocks of one rank that a request of this length may need."""
-        layout = self.layout
-        in_flight_tokens = self._in_flight_tokens(layout)
+        layout, pipeline = self.layout, self.model.shard.parallelism.pipeline
+        in_flight_tokens = layout.in_flight_tokens(self.max_batched_tokens, pipeline)
         return layout.blocks_reserved(context_tokens, in_flight_tokens=in_flight_tokens)
 
     def bytes_per_reported_token(self, context_tokens: int) -> float:
-        """Return the cache bytes of one rank behind each token, in requests of this length."""
-        layout = self.layout
-        in_flight_tokens = self._in_flight_tokens(layout)
-        tokens = layout.tokens_per_block(context_tokens, in_flight_tokens=in_flight_tokens)
-        return layout.bytes_per_block / tokens
+        """Return the cache bytes of one rank behind each token, in requests of this length.
 
-    def _in_flight_tokens(self, layout: CacheLayout) -> int:
-        pipeline = self.model.shard.parallelism.pipeline
-        return layout.in_flight_tokens(self.max_batched_tokens, pipeline)
+        So engines since 0.24 count in the label ``kv_cache_size_tokens``.
+
+        Sources:
+            [vllm-source] config/cache.py, v1/core/kv_cache_utils.py get_kv_cache_capacity.
+        """
+        tokens_per_block = context_tokens / self.blocks_reserved(context_tokens)
+        return self.layout.bytes_per_block / tokens_per_block

@@ -8,6 +8,7 @@ serves is found by running the engine model for some N, and read between them.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from tonnage.sizing.errors import SLOInfeasibleError
@@ -16,9 +17,10 @@ from tonnage.sizing.serving.goodput import (
     goodput,
     requests_needed,
     requests_to_fill,
+    runs_of,
     with_rounded_inputs,
 )
-from tonnage.sizing.serving.trial import Trial, TrialRun
+from tonnage.sizing.serving.trial import Latency, Trial, TrialRun
 from tonnage.sizing.workload import Routing
 
 FLEETS = (1, 2, 4, 8, 32)
@@ -80,11 +82,6 @@ class Staffing:
         return number
 
 
-def serves_as_alone(routing: Routing, arrival_scv: float) -> bool:
-    """Tell whether each of any number of replicas serves what one alone does: Poisson arrivals."""
-    return routing is Routing.SERVICE and arrival_scv == 1
-
-
 def staffing_of(
     trial: Trial,
     alone_requests_per_s: float,
@@ -104,7 +101,7 @@ def staffing_of(
     """
     is_pooled = routing is Routing.LEAST_OUTSTANDING
     known = [(1, alone_requests_per_s)]
-    is_same = trial.slo.is_offline or serves_as_alone(routing, trial.arrival_scv)
+    is_same = trial.slo.is_offline or (not is_pooled and trial.arrival_scv == 1)
     farther = max if is_pooled or trial.arrival_scv > 1 else min
     if alone_requests_per_s > 0 and not is_same:
         most = saturated_requests_per_s(trial, alone_requests_per_s, on_search=on_search)
@@ -137,3 +134,51 @@ def of_fleet(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
     if routing is Routing.LEAST_OUTSTANDING:
         return replace(trial, num_replicas=num_replicas, routing=routing)
     return replace(trial, arrival_scv=1 + (trial.arrival_scv - 1) / num_replicas)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceLevel:
+    """What a fleet does at a rate."""
+
+    requests_per_s: float
+    """Of all replicas together."""
+    num_replicas: int
+    latencies: tuple[Latency, ...]
+    """By percentile, ascending."""
+    busy: float
+    """Share of the time in which a replica has something to do."""
+    running: float
+    """Sequences decoding on a replica, in the mean over all time, as its gauge averages."""
+    kv_usage: float
+    """Share of its KV cache that is held, in the same mean."""
+
+    def at(self, quantile: float) -> Latency:
+        """Return the latencies at a percentile that was asked for."""
+        return next(each for each in self.latencies if each.quantile == quantile)
+
+
+def fleet_of(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
+    """Return what one of so many replicas is run with; of those that pool the first are run."""
+    is_pooled = routing is Routing.LEAST_OUTSTANDING
+    return of_fleet(trial, min(num_replicas, FLEETS[-1]) if is_pooled else num_replicas, routing)
+
+
+@lru_cache(maxsize=64)
+def service_at(
+    trial: Trial,
+    requests_per_s: float,
+    num_replicas: int,
+    routing: Routing,
+    length: Length = Length.FULL,
+) -> ServiceLevel:
+    """Return what requests meet at a rate on so many replicas of the kind that is tried."""
+    fleet = fleet_of(trial, num_replicas, routing)
+    outcome = runs_of(fleet, length).outcome(requests_per_s / num_replicas)
+    return ServiceLevel(
+        requests_per_s=requests_per_s,
+        num_replicas=num_replicas,
+        latencies=outcome.latencies,
+        busy=outcome.busy,
+        running=outcome.busy * outcome.running,
+        kv_usage=outcome.busy * outcome.kv_usage,
+    )

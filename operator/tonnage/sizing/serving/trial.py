@@ -1,20 +1,35 @@
-"""Trying a rate: the engine model serves it, and the SLO says how many requests were too late."""
+"""Trying a rate: the engine model serves it, and the SLO says how many requests were too late.
+
+The requests are the same draws for every rate, fixed by a seed. Arrivals are a renewal process of
+gamma distributed gaps with the squared variation that the spec gives; lengths spread evenly over
+their distributions.
+"""
 
 import itertools
 import math
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 
+from tonnage.engine.chance import (
+    Chance,
+    cut,
+    exponentials,
+    lengths,
+    lognormal,
+    parts,
+    passed,
+    scaled,
+)
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
-from tonnage.engine.routing import Routing as EngineRouting
 from tonnage.engine.routing import send, serve
 from tonnage.engine.step_costs import StepCosts
-from tonnage.sizing.serving.arrivals import requests
+from tonnage.engine.table import RequestTable
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.step_time.costs import step_costs
-from tonnage.sizing.workload import Routing, Slo, Target, Workload
+from tonnage.sizing.workload import NORMAL, Routing, Slo, Target, Workload
 
 BLOCKS = 16
 """Parts of a run that are counted apart, for the standard error."""
@@ -107,8 +122,6 @@ class TrialResult:
     """Share of the time in which a replica steps."""
     peak_running: int
     """Of one rank."""
-    num_preemptions: int
-    num_requests: int
     latencies: tuple[Latency, ...]
     """By percentile, ascending."""
 
@@ -126,17 +139,17 @@ class TrialResult:
 def engine_limits(trial: Trial) -> EngineLimits:
     """Return the limits of one engine of the trial."""
     replica, speculation = trial.replica, trial.replica.model.speculation
-    tables = _tables(replica, trial.workload)
+    block_tokens, number, fixed_blocks, windows, window_blocks = _tables(replica, trial.workload)
     most = replica.max_batched_tokens // replica.model.tokens_verified
     limits = EngineLimits(
         max_num_seqs=min(replica.max_num_seqs or most, most),
         max_num_batched_tokens=replica.max_batched_tokens,
         num_blocks=MOST_BLOCKS,
-        block_size=tables.block_tokens,
-        num_tables=tables.number,
-        fixed_blocks=tables.fixed_blocks,
-        window_tables=tables.window_tables,
-        window_blocks=tables.window_blocks,
+        block_size=block_tokens,
+        num_tables=number,
+        fixed_blocks=fixed_blocks,
+        window_tables=windows,
+        window_blocks=window_blocks,
         max_model_len=trial.context_tokens,
         num_draft_tokens=speculation.num_draft_tokens if speculation else 0,
         acceptance_rate=speculation.acceptance_rate if speculation else 0.0,
@@ -147,20 +160,8 @@ def engine_limits(trial: Trial) -> EngineLimits:
     return replace(limits, num_blocks=max(capacity_blocks, limits.blocks_for(trial.context_tokens)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Tables:
-    """Block tables of a sequence as the engine model counts them."""
-
-    block_tokens: int
-    number: int
-    window_tables: int
-    """Of these."""
-    window_blocks: int
-    fixed_blocks: int
-
-
-def _tables(replica: Replica, workload: Workload) -> _Tables:
-    """Return the tables that grow with a sequence, and the blocks it holds whatever its length.
+def _tables(replica: Replica, workload: Workload) -> tuple[int, int, int, int, int]:
+    """Return block tokens, tables, fixed blocks, window tables and their blocks of a sequence.
 
     Tables whose blocks are shorter than the longest count as often as they have blocks in it. A
     window of a few of these is full at the lengths that occur, or it grows like the rest.
@@ -179,13 +180,8 @@ def _tables(replica: Replica, workload: Workload) -> _Tables:
         if full:
             windows += size / tokens
             most += full
-    return _Tables(
-        block_tokens=size,
-        number=round(number),
-        window_tables=round(windows),
-        window_blocks=math.ceil(most / round(windows)) if windows else 0,
-        fixed_blocks=fixed,
-    )
+    window_blocks = math.ceil(most / round(windows)) if windows else 0
+    return size, round(number), fixed, round(windows), window_blocks
 
 
 class TrialRun:
@@ -212,9 +208,7 @@ class TrialRun:
         if most_ratio < math.inf and trial.num_replicas == 1:
             self.is_cut = not self._serve_within(most_ratio)
         else:
-            is_random = trial.routing is Routing.SERVICE
-            routing = EngineRouting.RANDOM if is_random else EngineRouting.LEAST_OUTSTANDING
-            serve(self.engines, self.table, routing, drawn.routes)
+            serve(self.engines, self.table, trial.routing, drawn.routes)
         self.peak_running = max(engine.peak_running for engine in self.engines)
         self.first, self.last = self._counted_range(self.peak_running)
 
@@ -292,8 +286,6 @@ class TrialRun:
             / (busy_s * self.trial.replica.model.dp_size),
             busy=min(1.0, busy_s / len(engines) / span_s),
             peak_running=self.peak_running,
-            num_preemptions=table.num_preempted(),
-            num_requests=self.last - self.first,
             latencies=tuple(self._latencies(unserved if backlog > 1 else 0.0)),
         )
 
@@ -344,3 +336,76 @@ def engine_costs(replica: Replica, max_num_seqs: int) -> StepCosts:
     return step_costs(
         replica.model, max_num_seqs=slots, max_batched_tokens=replica.max_batched_tokens
     )
+
+
+SEED = 36
+"""Of those tried, the one whose arrivals make queues wait most like any others."""
+REMEMBERED = 12
+"""Draws, of 6 MB each where a run is the longest: a plan takes fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Requests before their arrivals are scaled to a rate."""
+
+    at: "array[float]"
+    """In mean gaps between arrivals."""
+    prompt_tokens: "array[int]"
+    output_tokens: "array[int]"
+    cached_tokens: "array[int]"
+    routes: "array[float]"
+    """Shares by which a router chooses."""
+
+    def table(self, requests_per_s: float) -> RequestTable:
+        """Return them as they arrive at a rate."""
+        arrival_s = scaled(self.at, 1 / requests_per_s)
+        return RequestTable(self.prompt_tokens, self.output_tokens, self.cached_tokens, arrival_s)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def requests(
+    workload: Workload, *, arrival_scv: float, context_tokens: int, count: int
+) -> Requests:
+    """Return so many requests of a workload, none longer than the engine takes."""
+    outputs = _outputs(workload, context_tokens, count)
+    prompt = workload.prompt
+    longest = min(prompt.longest_tokens, context_tokens - 1)
+    normals = _normals(count, SEED + 1) if prompt.sigma else array("d", bytes(8 * count))
+    drawn = lognormal(normals, prompt.mean_tokens, prompt.sigma, longest)
+    prompts = cut(drawn, outputs, context_tokens)
+    return Requests(
+        at=_arrivals(count, arrival_scv),
+        prompt_tokens=prompts,
+        output_tokens=outputs,
+        cached_tokens=parts(prompts, workload.cached_fraction),
+        routes=_routes(count),
+    )
+
+
+def _outputs(workload: Workload, context_tokens: int, count: int) -> "array[int]":
+    mean, sigma = workload.output_tokens, workload.output_sigma
+    longest = max(1, context_tokens - 1)
+    if sigma is not None:
+        return lognormal(_normals(count, SEED + 2), mean, sigma, longest)
+    return lengths(_exponentials(count), mean, longest)
+
+
+@lru_cache(maxsize=16)
+def _normals(count: int, seed: int) -> "array[float]":
+    return array("d", map(NORMAL.inv_cdf, Chance(seed).even_shares(count)))
+
+
+@lru_cache(maxsize=8)
+def _exponentials(count: int) -> "array[float]":
+    return exponentials(Chance(SEED + 3).even_shares(count))
+
+
+@lru_cache(maxsize=16)
+def _arrivals(count: int, arrival_scv: float) -> "array[float]":
+    """Return when requests arrive, in mean gaps; the last after as many gaps as there are."""
+    return passed(Chance(SEED + 4).gamma_gaps(count, 1 / arrival_scv))
+
+
+@lru_cache(maxsize=8)
+def _routes(count: int) -> "array[float]":
+    return Chance(SEED + 5).shares(count)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 
 from tonnage.engine.step_costs import PrefillGrid, StepCosts
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 
 from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.sizing.options import Speculation
 from tonnage.sizing.parallelism.shard import Shard
-from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.sizing.step_time.step import Step, StepTime, step_time
 

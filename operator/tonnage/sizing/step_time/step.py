@@ -92,11 +92,7 @@ class StepTime:
 
 
 def experts_touched(
-    *,
-    num_experts: int,
-    experts_per_token: int,
-    num_tokens: float,
-    evenness: float | None = None,
+    *, num_experts: int, experts_per_token: int, num_tokens: float, evenness: float | None = None
 ) -> float:
     """Return how many experts of a layer a batch reads.
 
@@ -385,10 +381,11 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         decode_s = overlapped_s(weights_s, products_s, constants.overlap_power)
         decode_s += max(cache_s, pairs_s)
     prefill_peak = speeds.peak_flop_per_s * constants.prefill_efficiency
+    most = math.inf if constants.per_sequence_limit is None else constants.per_sequence_limit
     time = StepTime(
         overhead_s=constants.per_step_s
         + stages * _kernels_s(shard, constants, sequences)
-        + _sequences_s(constants, num_sequences / parallelism.data),
+        + constants.per_sequence_s * min(num_sequences / parallelism.data, most),
         memory_s=memory_s,
         compute_s=compute_s,
         serial_s=max(0.0, decode_s - max(memory_s, compute_s)),
@@ -423,21 +420,13 @@ def experts_block_s(shard: Shard, constants: SpeedConstants) -> float:
         ranks hold whole do, while slices run in Triton's.
     """
     used_for = constants.cutlass_experts
-    if used_for == "none" or (used_for == "whole" and not _has_whole_experts(shard)):
+    are_whole = any(share.num_ranks > 1 for share in shard.experts)
+    if used_for == "none" or (used_for == "whole" and not are_whole):
         return constants.per_experts_block_s
     experts_per_rank = max(
         (share.num_experts / share.num_ranks for share in shard.experts), default=0.0
     )
     return constants.cutlass_block_s + constants.cutlass_expert_s * experts_per_rank
-
-
-def _has_whole_experts(shard: Shard) -> bool:
-    return any(share.num_ranks > 1 for share in shard.experts)
-
-
-def _sequences_s(constants: SpeedConstants, num_sequences: float) -> float:
-    most = constants.per_sequence_limit
-    return constants.per_sequence_s * (num_sequences if most is None else min(num_sequences, most))
 
 
 def _launch_s(time: StepTime, step: Step, floor_s: float) -> float:

@@ -3,7 +3,7 @@ import math
 import pytest
 
 from rival_builders import a_signal
-from tonnage.replay.baselines.llmd_slo import SloLaw
+from tonnage.replay.baselines.hpa import SloLaw
 
 
 def a_rule(threshold=0.55):

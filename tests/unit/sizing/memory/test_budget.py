@@ -21,8 +21,7 @@ from tonnage.sizing.memory.budget import (
     total_more_bytes,
     unsaid_bytes,
 )
-from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget
-from tonnage.sizing.memory.graphs import Server, graphs_part
+from tonnage.sizing.memory.ceiling import BudgetPart, GivenPool, MemoryBudget, Server, graphs_part
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism

@@ -19,13 +19,12 @@ from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.errors import InvalidKvCacheError
 from tonnage.sizing.memory.layout import cache_layout, default_block_tokens
-from tonnage.sizing.parallelism.kv import kv_shares
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.options import DEFAULT_SWITCHES, EngineSwitches, switches_in
+from tonnage.sizing.parallelism.kv import KvShare, kv_shares
 from tonnage.sizing.parallelism.shard import shard_of, stage_fraction
 from tonnage.sizing.request import ask, kv_cache_format, look_up
 from tonnage.sizing.search import size
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.switches import DEFAULT_SWITCHES, EngineSwitches, switches_in
 from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[4]

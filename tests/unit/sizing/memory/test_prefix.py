@@ -8,9 +8,8 @@ from builders import a_sizing_request, a_workload
 from tonnage.catalog.engine import find_engine
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.memory.prefix import with_whole_blocks
+from tonnage.sizing.options import Speculation, switches_in
 from tonnage.sizing.provenance import Figure
-from tonnage.sizing.speculation import Speculation
-from tonnage.sizing.switches import switches_in
 from tonnage.sizing.workload import Lengths
 
 QWEN, GEMMA = "Qwen/Qwen3.6-27B", "google/gemma-3-12b-it"

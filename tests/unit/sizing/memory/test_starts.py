@@ -10,12 +10,12 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_model
 from tonnage.sizing.errors import WillNotStartError
 from tonnage.sizing.memory.starts import start_doubts
+from tonnage.sizing.options import switches_in
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags
 from tonnage.sizing.search import size
 from tonnage.sizing.serving.flags import largest_fitting, replica_under, start_figures
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.switches import switches_in
 from tonnage.units import GIB
 
 

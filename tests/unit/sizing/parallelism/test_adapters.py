@@ -4,8 +4,8 @@ import pytest
 
 from cli_builders import SCALED, a_deployment, answered, llama, plan
 from tonnage.catalog.models import built_in_model
-from tonnage.sizing.adapters import Adapters, check_adapters
 from tonnage.sizing.errors import InvalidAdaptersError
+from tonnage.sizing.options import Adapters, check_adapters
 from tonnage.sizing.parallelism.draft import with_adapters
 from tonnage.sizing.parallelism.shard import AdapterShare, shard_of
 from tonnage.sizing.split import Parallelism

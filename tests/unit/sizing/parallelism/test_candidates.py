@@ -21,11 +21,10 @@ from tonnage.catalog.shape import StateAttention
 from tonnage.explain.report import attention_name, estimate_status
 from tonnage.explain.words import explain
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.parallelism.candidates import candidates, explain_no_candidate
-from tonnage.sizing.parallelism.rules import broken_rules
+from tonnage.sizing.parallelism.rules import broken_rules, candidates, explain_no_candidate
 from tonnage.sizing.request import Flags, kv_cache_format
 from tonnage.sizing.search import size
-from tonnage.sizing.split import Nodes, Parallelism
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo
 
 STATE = StateAttention(
@@ -44,21 +43,21 @@ def rules(attention, **split):
     return list(broken_rules(shape, BF16, Parallelism(**split)))
 
 
+def asked(shape, *, has_node_link=False, **changes):
+    link = 50e9 if has_node_link else None
+    request = a_sizing_request(shape=shape, weights=shape.weight_format, node_link_bytes_per_s=link)
+    return replace(request, **changes)
+
+
 def tried(model_id, num_gpus=8):
     shape = built_in_model(model_id)
-    splits = candidates(shape, shape.weight_format, num_gpus=num_gpus, nodes=Nodes(8))
+    splits = candidates(asked(shape, num_gpus=num_gpus))
     return {str(split) for split in splits}
 
 
 def with_sizes(model_id="Qwen/Qwen3-235B-A22B", num_gpus=None, *, has_node_link=False, **sizes):
-    shape = built_in_model(model_id)
-    found = candidates(
-        shape,
-        shape.weight_format,
-        num_gpus=num_gpus,
-        nodes=Nodes(8, has_link=has_node_link),
-        sizes=ParallelSizes(**sizes),
-    )
+    given = {"num_gpus": num_gpus, "sizes": ParallelSizes(**sizes)}
+    found = candidates(asked(built_in_model(model_id), has_node_link=has_node_link, **given))
     return [str(split) for split in found]
 
 
@@ -96,15 +95,10 @@ class TestRanksOverNodes:
         ],
     )  # fmt: skip
     def test_are_refused_by_name(self, num_gpus, data, has_node_link, why):
-        shape = built_in_model(R1)
+        given = {"num_gpus": num_gpus, "sizes": ParallelSizes(data=data)}
+        request = asked(built_in_model(R1), has_node_link=has_node_link, **given)
 
-        assert why in explain_no_candidate(
-            shape,
-            shape.weight_format,
-            num_gpus=num_gpus,
-            nodes=Nodes(8, has_link=has_node_link),
-            sizes=ParallelSizes(data=data),
-        )
+        assert why in explain_no_candidate(request)
 
     def test_that_run_without_a_known_link_are_sized_and_the_guess_is_named(self):
         shape = built_in_model(R1)
@@ -121,7 +115,7 @@ class TestRanksOverNodes:
     def test_without_experts_exchange_nothing(self):
         shape = a_shape(groups=(a_layer_group(attention=a_latent_attention()),))
 
-        found = candidates(shape, BF16, num_gpus=16, nodes=Nodes(8))
+        found = candidates(a_sizing_request(shape=shape, num_gpus=16))
 
         assert "DP16" in {str(split) for split in found}
 
@@ -227,7 +221,7 @@ class TestTried:
         )
         shape = a_shape(groups=groups)
 
-        splits = candidates(shape, BF16, num_gpus=4, nodes=Nodes(8))
+        splits = candidates(a_sizing_request(shape=shape, num_gpus=4))
 
         assert Parallelism(data=4) in splits
 

@@ -8,6 +8,7 @@ from builders import (
     a_latent_attention,
     a_layer_group,
     a_shape,
+    a_sizing_request,
     an_attention,
     an_expert_ffn,
 )
@@ -16,11 +17,10 @@ from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import attention_parameters, num_parameters
 from tonnage.catalog.shape import WeightFormat
 from tonnage.sizing.errors import InvalidParallelismError
-from tonnage.sizing.parallelism.candidates import candidates, explain_no_candidate
 from tonnage.sizing.parallelism.kv import kv_bytes_per_layer
-from tonnage.sizing.parallelism.rules import check_parallelism
+from tonnage.sizing.parallelism.rules import candidates, check_parallelism, explain_no_candidate
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.split import Nodes, Parallelism, on_rank
+from tonnage.sizing.split import Parallelism, on_rank
 from tonnage.units import GIB
 
 
@@ -236,7 +236,7 @@ def test_more_stages_than_layers_are_refused():
 
 
 def test_splits_come_smallest_first_and_tensor_parallel_first():
-    splits = list(candidates(a_shape(), BF16, num_gpus=None, nodes=Nodes(8)))
+    splits = list(candidates(a_sizing_request()))
 
     assert [str(split) for split in splits[:5]] == ["TP1", "TP2", "PP2", "PP3", "TP4"]
     assert "TP2 x PP3" in {str(split) for split in splits}
@@ -245,13 +245,13 @@ def test_splits_come_smallest_first_and_tensor_parallel_first():
 
 
 def test_a_replicated_cache_is_also_tried_with_data_parallel_attention():
-    splits = [str(s) for s in candidates(latent_model(), BF16, num_gpus=8, nodes=Nodes(8))]
+    splits = [str(s) for s in candidates(a_sizing_request(shape=latent_model(), num_gpus=8))]
 
     assert splits[:2] == ["TP8", "DP8"]
 
 
 def test_data_parallel_ranks_hold_as_many_experts_each():
-    splits = candidates(latent_model(), BF16, num_gpus=None, nodes=Nodes(8))
+    splits = candidates(a_sizing_request(shape=latent_model()))
 
     assert {split.data for split in splits} == {1, 2, 4, 8}
 
@@ -260,7 +260,7 @@ def test_data_parallel_ranks_hold_as_many_experts_each():
     ("num_gpus", "words"), [(3, "TP 3 does not divide"), (12, "no whole number of nodes of 8")]
 )
 def test_a_number_of_gpus_that_will_not_do_is_explained(num_gpus, words):
-    assert words in explain_no_candidate(a_shape(), BF16, num_gpus=num_gpus, nodes=Nodes(8))
+    assert words in explain_no_candidate(a_sizing_request(num_gpus=num_gpus))
 
 
 class TestChosenTokens:

@@ -7,7 +7,7 @@ from statistics import fmean, pvariance
 import pytest
 
 from builders import a_workload
-from tonnage.sizing.serving.arrivals import requests
+from tonnage.sizing.serving.trial import requests
 from tonnage.sizing.workload import Lengths
 
 COUNT = 20_000

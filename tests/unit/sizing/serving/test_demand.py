@@ -3,8 +3,8 @@
 import pytest
 
 from builders import a_replica, a_workload, an_slo
-from tonnage.sizing.serving.demand import service_at
 from tonnage.sizing.serving.goodput import goodput
+from tonnage.sizing.serving.staffing import service_at
 from tonnage.sizing.serving.trial import SHOWN
 from tonnage.sizing.workload import Lengths, Routing
 from trials import a_server_of, a_trial

@@ -12,6 +12,7 @@ from tonnage.catalog.models import built_in_model
 from tonnage.explain.report import estimate_status, logged_figures, plan_status
 from tonnage.explain.words import explain
 from tonnage.sizing.errors import DoesNotFitError
+from tonnage.sizing.options import EngineSwitches
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.request import Flags
@@ -20,7 +21,6 @@ from tonnage.sizing.serving.flags import TIE, FlagSearch, largest_fitting, repli
 from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.load_line import tpot_ceiling
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.switches import EngineSwitches
 from tonnage.sizing.workload import Demand, Lengths, Slo
 from tonnage.units import GB, GIB
 

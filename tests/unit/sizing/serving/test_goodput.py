@@ -9,17 +9,16 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from builders import a_prior, a_replica, a_workload, an_slo, with_constants, with_model
-from tonnage.sizing.serving import arrivals
+from tonnage.sizing.serving import trial as draws
 from tonnage.sizing.serving.goodput import (
     GRID,
+    Found,
     Length,
-    _Found,
-    _Search,
+    RateSearch,
     goodput,
-    outcome_at,
-    ratio_at,
     requests_needed,
     requests_to_fill,
+    runs_of,
     with_rounded_inputs,
 )
 from tonnage.sizing.serving.load_line import bound_requests_per_s
@@ -157,19 +156,19 @@ class TestTheRate:
         trial = a_trial()
         rate = searched(trial).requests_per_s
 
-        assert outcome_at(trial, 0.96 * rate, length=Length.MEDIUM).ratio <= 1
-        assert outcome_at(trial, 1.1 * rate, length=Length.MEDIUM).ratio > 1
+        assert runs_of(trial, Length.MEDIUM).outcome(0.96 * rate).ratio <= 1
+        assert runs_of(trial, Length.MEDIUM).outcome(1.1 * rate).ratio > 1
 
     def test_far_above_it_is_known_to_be_missed_without_a_whole_run(self):
         trial, runs = a_trial(slo=an_slo(ttft_s=0.41, tpot_s=1)), []
-        asked = {"length": Length.MEDIUM, "on_search": lambda: runs.append(1)}
+        tried = runs_of(trial, Length.MEDIUM, lambda: runs.append(1))
 
-        assert ratio_at(trial, 40.0, **asked) == math.inf
-        assert ratio_at(trial, 40.0, most=0.5, **asked) == math.inf
+        assert tried.ratio_within(40.0) == math.inf
+        assert tried.ratio_within(40.0, 0.5) == math.inf
         assert len(runs) == 1
 
-        whole = outcome_at(trial, 40.0, **asked).ratio
-        assert ratio_at(trial, 40.0, most=2 * whole, **asked) == whole
+        whole = tried.outcome(40.0).ratio
+        assert tried.ratio_within(40.0, 2 * whole) == whole
         assert len(runs) == 2
 
     @pytest.mark.parametrize("ttft_s", [0.3, 0.5, 1.0, 2.0])
@@ -311,7 +310,7 @@ class TestRounding:
             workload=a_workload(prompt=Lengths(mean_tokens=prompt), output_tokens=output),
             slo=an_slo(ttft_s=1.5, tpot_s=0.030),
         )
-        exact = _Search(trial, _Found(), lambda: None, length=Length.FULL).goodput(5.0)
+        exact = RateSearch(trial, Found(), lambda: None, length=Length.FULL).goodput(5.0)
 
         rounded = goodput(trial, 5.0)
 
@@ -321,8 +320,8 @@ class TestRounding:
 
 def drawn_anew(seed):
     """Forget what is drawn and remembered, and draw with another seed."""
-    arrivals.requests.cache_clear()
-    for cached in (arrivals._normals, arrivals._exponentials, arrivals._arrivals, arrivals._routes):
+    draws.requests.cache_clear()
+    for cached in (draws._normals, draws._exponentials, draws._arrivals, draws._routes):
         cached.cache_clear()
     return seed
 
@@ -338,10 +337,10 @@ def test_the_standard_error_is_how_far_other_draws_stray(monkeypatch, arrival_sc
     found = []
     try:
         for seed in range(8):
-            monkeypatch.setattr(arrivals, "SEED", drawn_anew(100 * seed))
+            monkeypatch.setattr(draws, "SEED", drawn_anew(100 * seed))
             found.append(
-                _Search(
-                    with_rounded_inputs(trial), _Found(), lambda: None, length=Length.MEDIUM
+                RateSearch(
+                    with_rounded_inputs(trial), Found(), lambda: None, length=Length.MEDIUM
                 ).goodput(20)
             )
     finally:

@@ -7,6 +7,7 @@ from hypothesis import assume, given
 
 from builders import a_replica, a_shard, a_workload, an_slo, decoding_only
 from strategies import numbers, quantiles, replicas, tpot_limits_s, workloads
+from tonnage.sizing.options import Speculation
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
     limits,
@@ -16,7 +17,6 @@ from tonnage.sizing.serving.load_line import (
     tpot_ceiling,
 )
 from tonnage.sizing.serving.steady import steady_state
-from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo, Target
 

@@ -9,9 +9,7 @@ from tonnage.sizing.serving.load_line import PRECISION, crossing
 
 @pytest.mark.parametrize("root", [1e-3, 0.3, 5.0, 9.9])
 def test_is_at_the_root_of_a_smooth_excess(root):
-    assert crossing(lambda x: math.log(x / root), 10.0, close=1e-12) == pytest.approx(
-        root, rel=1e-3
-    )
+    assert crossing(lambda x: math.log(x / root), 10.0) == pytest.approx(root, rel=1e-3)
 
 
 def test_takes_a_few_calls_where_the_excess_is_smooth():
@@ -30,8 +28,3 @@ def test_is_just_below_a_leap():
 
 def test_is_nothing_where_the_excess_is_never_below():
     assert crossing(lambda x: 1.0, 10.0) == 0
-
-
-def test_takes_what_is_close_from_below_and_never_from_above():
-    assert crossing(lambda x: x - 3, 10.0, close=0.5) <= 3
-    assert crossing(lambda x: x - 3, 10.0, close=0.5) >= 2.5

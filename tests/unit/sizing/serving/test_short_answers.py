@@ -15,15 +15,13 @@ from tonnage.sizing.plan import outline_of
 from tonnage.sizing.request import Flags
 from tonnage.sizing.search import size
 from tonnage.sizing.serving.flags import replica_under, trial_of
-from tonnage.sizing.serving.goodput import Length, outcome_at
+from tonnage.sizing.serving.goodput import Length, runs_of
 from tonnage.sizing.serving.load_line import (
     bound_requests_per_s,
-    top_requests_per_s,
-    tpot_ceiling,
-)
-from tonnage.sizing.serving.short_answers import (
     can_be_missed,
     one_token_share,
+    top_requests_per_s,
+    tpot_ceiling,
     undisturbed_share,
 )
 from tonnage.sizing.serving.steady import steady_state, undisturbed_tpot_s
@@ -69,7 +67,7 @@ def is_kept(request, requests_per_s):
     replica = replica_under(request, rank_of(request, Parallelism()), request.flags)
     trial = trial_of(request, replica)
     rate = requests_per_s or RARE * top_requests_per_s(replica, request.workload)
-    return outcome_at(trial, rate, length=Length.COARSE).ratio <= 1
+    return runs_of(trial, Length.COARSE).outcome(rate).ratio <= 1
 
 
 class TestTheBound:

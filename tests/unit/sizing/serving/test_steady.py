@@ -3,6 +3,7 @@
 import pytest
 
 from builders import a_replica, a_shard, a_workload
+from tonnage.sizing.options import Speculation
 from tonnage.sizing.serving.steady import (
     mixed_step,
     prefill_context_tokens,
@@ -10,7 +11,6 @@ from tonnage.sizing.serving.steady import (
     running_limit,
     steady_state,
 )
-from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths
 

@@ -7,9 +7,9 @@ from statistics import fmean
 import pytest
 
 from builders import a_replica, a_workload, an_slo
+from tonnage.sizing.options import Speculation
 from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.trial import BLOCKS, Count, TrialRun, engine_limits
-from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.workload import Lengths, Routing, Slo, Target
 from trials import a_server_of, a_trial
 
@@ -243,9 +243,9 @@ def test_a_small_cache_preempts():
     small = a_replica(max_num_seqs=64, kv_pool_bytes=50_000 * 131_072)
     trial = a_trial(replica=small, slo=an_slo(tpot_s=1))
 
-    assert TrialRun(trial, 8.0, 2_000).outcome().num_preemptions > 0
-    assert TrialRun(replace(trial, replica=a_replica(max_num_seqs=64)), 2.0, 2_000).outcome(
-    ).num_preemptions == 0  # fmt: skip
+    roomy = replace(trial, replica=a_replica(max_num_seqs=64))
+    assert TrialRun(trial, 8.0, 2_000).table.num_preempted() > 0
+    assert TrialRun(roomy, 2.0, 2_000).table.num_preempted() == 0
 
 
 @pytest.mark.parametrize("rate", [6.0, 8.0, 12.0])

@@ -7,9 +7,9 @@ import pytest
 
 from builders import a_model, a_shard
 from stepping import a_catalog_model, engine_step_s
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.options import Speculation
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.shard import ExpertShare
-from tonnage.sizing.speculation import Speculation
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.costs import _geometric, step_costs
 from tonnage.sizing.step_time.step import Step

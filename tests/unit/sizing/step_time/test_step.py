@@ -8,7 +8,7 @@ import pytest
 from builders import a_shard, some_speeds
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.catalog.models import built_in_model
-from tonnage.sizing.parallelism.kv_share import KvShare
+from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.shard import ExpertShare, shard_of
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import (
