@@ -40,15 +40,14 @@ from tonnage.replay.evaluation import (
 from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import SimulatedPrometheus
-from tonnage.replay.scenario import SETTINGS, first_plan
-from tonnage.replay.simulation import Controller, Operator, Simulation
+from tonnage.replay.simulation import SETTINGS, Controller, Operator, Simulation, first_plan
 from tonnage.replay.traces import Trace, drawn_from
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.expected import slo_of
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.search import size
-from tonnage.sizing.serving.steady import own_prefill_s
+from tonnage.sizing.serving.replica import own_prefill_s
 from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, MINUTE_S, MS_PER_S, seconds
 

@@ -20,7 +20,7 @@ from typing import Any, Final
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.engine.chance import Chance
 from tonnage.replay.cluster import FirstPlan, StartupTime
-from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload, first_plan
+from tonnage.replay.simulation import Scenario, SyntheticWorkload, TraceWorkload, first_plan
 from tonnage.replay.traces import Trace, drawn_from, duration_of, read_trace, window_of
 from tonnage.replay.traffic import SHAPES, Shape, Traffic, arrivals, constant_rate
 from tonnage.sizing.workload import NORMAL, Workload

@@ -12,7 +12,7 @@ from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 
 from tonnage.replay.policy import BEST_STATIC, FCFS, IN_TIME, TONNAGE
-from tonnage.replay.scenario import LOST_SCRAPES
+from tonnage.replay.simulation import LOST_SCRAPES
 from tonnage.units import HOUR_S, significant
 
 Found = Mapping[Draw, Mapping[str, Run]]

@@ -26,7 +26,7 @@ import tonnage
 from tonnage.replay.evaluation import QUANTILES
 from tonnage.replay.policies import PolicyResult, PreparedScenario
 from tonnage.replay.policy import TONNAGE, policy_of
-from tonnage.replay.scenario import Scenario
+from tonnage.replay.simulation import Scenario
 from tonnage.termination import process_pool
 from tonnage.units import MINUTE_S
 

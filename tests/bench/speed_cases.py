@@ -47,8 +47,8 @@ from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.request import Flags
 from tonnage.sizing.serving.closed_loop import ClosedLoop, run_client
 from tonnage.sizing.serving.load_line import state_at
-from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import (
+from tonnage.sizing.serving.replica import (
+    Replica,
     mixed_step,
     prefill_context_tokens,
     running_limit,

@@ -39,8 +39,7 @@ from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.serving.closed_loop import closed_loop
 from tonnage.sizing.serving.flags import replica_under
-from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import serving_s, steady_state, typical_ttft_s
+from tonnage.sizing.serving.replica import Replica, serving_s, steady_state, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths as PlannedLengths

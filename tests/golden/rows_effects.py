@@ -16,8 +16,7 @@ from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits
 from tonnage.engine.table import RequestTable
-from tonnage.sizing.step_time.costs import step_costs
-from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.sizing.step_time.model import StepTimeModel, step_costs
 from tonnage.sizing.step_time.step import Step
 
 TRACES = Path(__file__).parents[3] / "shared" / "data" / "traces"

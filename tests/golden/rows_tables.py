@@ -13,8 +13,7 @@ from builders import a_prior, a_workload
 from golden.documents import ROWS, gpu, model, napkin_shard, nominal_speeds, row
 from golden.rows_memory import pool, request_bytes, requests_held
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
-from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import own_prefill_s, steady_state
+from tonnage.sizing.serving.replica import Replica, own_prefill_s, steady_state
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths

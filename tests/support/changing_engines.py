@@ -16,7 +16,7 @@ from tonnage.engine.core import Engine
 from tonnage.engine.schedule import Rank
 from tonnage.replay.cluster import ReplayedModel, SimulatedCluster, Template
 from tonnage.replay.ground_truth import GroundTruth, Machine, machine
-from tonnage.replay.simulated_metrics import DECODING, PREFILLING, WAITING, EngineCounters
+from tonnage.replay.prometheus import DECODING, PREFILLING, WAITING, EngineCounters
 from tonnage.replay.simulation import Simulation
 
 

@@ -15,7 +15,7 @@ from tonnage.estimate.speed import busy_window, prompt_shape
 from tonnage.sizing.search import size
 from tonnage.sizing.serving.flags import trial_of
 from tonnage.sizing.serving.trial import engine_limits, requests
-from tonnage.sizing.step_time.costs import step_costs
+from tonnage.sizing.step_time.model import step_costs
 from tonnage.sizing.workload import Lengths, Slo, Target, Workload
 
 CHAT = Workload(prompt=Lengths(mean_tokens=800, p99_tokens=4000), output_tokens=300)

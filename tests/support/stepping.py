@@ -9,8 +9,7 @@ from tonnage.engine.limits import EngineLimits
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.costs import step_costs
-from tonnage.sizing.step_time.model import StepTimeModel
+from tonnage.sizing.step_time.model import StepTimeModel, step_costs
 from tonnage.sizing.step_time.speeds import speeds
 
 LONGEST = 200_000

@@ -24,7 +24,7 @@ from tonnage.estimate.posterior import Three
 from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags
-from tonnage.sizing.serving.steady import prefill_context_tokens, ranks_together
+from tonnage.sizing.serving.replica import prefill_context_tokens, ranks_together
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import observed_mbu_fraction
 from tonnage.sizing.step_time.step import Step, StepTime

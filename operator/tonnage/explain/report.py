@@ -29,7 +29,7 @@ from tonnage.sizing.memory.layout import LoggedFigures
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Input, Origin
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.serving.steady import typical_ttft_s
+from tonnage.sizing.serving.replica import typical_ttft_s
 from tonnage.sizing.step_time.speeds import ridge_flop_per_byte
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.units import count_of, format_s, significant

@@ -34,7 +34,7 @@ from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, prior_of
 from tonnage.sizing.serving.closed_loop import REQUESTS_PER_USER, ClosedLoop, closed_loop
-from tonnage.sizing.serving.steady import own_prefill_s, typical_ttft_s
+from tonnage.sizing.serving.replica import own_prefill_s, typical_ttft_s
 from tonnage.sizing.step_time.speeds import batch_at_ridge
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant

@@ -36,7 +36,7 @@ from tonnage.manifests.names import (
 )
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.serving.steady import typical_ttft_s
+from tonnage.sizing.serving.replica import typical_ttft_s
 from tonnage.units import GB, GIB, MINUTE_S, round_up
 
 COMMAND: Final = ("vllm", "serve")

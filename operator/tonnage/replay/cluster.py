@@ -20,7 +20,7 @@ from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import DIGEST_ANNOTATION, FLAGS_ANNOTATION, SPEC_ANNOTATION
 from tonnage.replay.ground_truth import GroundTruth, Machine, machine
-from tonnage.replay.simulated_metrics import EngineCounters, Ladders
+from tonnage.replay.prometheus import EngineCounters, Ladders
 from tonnage.replay.traffic import Traffic
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.workload import NORMAL, Routing

@@ -27,7 +27,7 @@ from tonnage.sizing.serving.flags import replica_under, trial_of
 from tonnage.sizing.serving.load_line import bound_requests_per_s, state_at
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.serving.trial import engine_limits
-from tonnage.sizing.step_time.costs import step_costs
+from tonnage.sizing.step_time.model import step_costs
 from tonnage.sizing.workload import Slo, Workload
 from tonnage.units import HOUR_S
 

@@ -29,8 +29,7 @@ from tonnage.replay.policy import (
     rule_of,
 )
 from tonnage.replay.prometheus import Query, Series, SimulatedPrometheus
-from tonnage.replay.scenario import SETTINGS, Scenario
-from tonnage.replay.simulation import Controller
+from tonnage.replay.simulation import SETTINGS, Controller, Scenario
 from tonnage.replay.traffic import Traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of

@@ -11,7 +11,7 @@ from tonnage.replay.baselines.hpa import Concurrency, SloLaw, epp_queue
 from tonnage.replay.baselines.rule import Rule
 from tonnage.replay.baselines.wva import Throughput
 from tonnage.replay.prometheus import Query
-from tonnage.replay.scenario import SETTINGS
+from tonnage.replay.simulation import SETTINGS
 from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
 from tonnage.units import count_of
 

@@ -28,7 +28,7 @@ from tonnage.sizing.expected import offload_refusals
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, without_stages
 from tonnage.sizing.search import cost_of, rank_of_sizing
-from tonnage.sizing.serving.steady import own_prefill_s
+from tonnage.sizing.serving.replica import own_prefill_s
 from tonnage.sizing.split import kv_is_replicated
 from tonnage.units import GIB, count_of, significant
 

@@ -35,20 +35,20 @@ from tonnage.sizing.serving.load_line import (
     top_requests_per_s,
     tpot_ceiling,
 )
-from tonnage.sizing.serving.replica import Replica
+from tonnage.sizing.serving.replica import (
+    Replica,
+    SteadyState,
+    own_prefill_s,
+    steady_state,
+    steps_of_answer,
+    typical_ttft_s,
+)
 from tonnage.sizing.serving.staffing import (
     ServiceLevel,
     Staffing,
     fleet_of,
     service_at,
     staffing_of,
-)
-from tonnage.sizing.serving.steady import (
-    SteadyState,
-    own_prefill_s,
-    steady_state,
-    steps_of_answer,
-    typical_ttft_s,
 )
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Routing, Target

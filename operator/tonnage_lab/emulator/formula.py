@@ -20,7 +20,7 @@ from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.serving.flags import replica_under
 from tonnage.sizing.serving.replica import Replica
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.costs import step_costs
+from tonnage.sizing.step_time.model import step_costs
 from tonnage_lab.emulator.arguments import ENGINE_VERSION, Arguments
 
 

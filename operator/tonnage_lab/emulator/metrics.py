@@ -15,7 +15,7 @@ from prometheus_client import (
 )
 
 from tonnage.engine.schedule import Rank
-from tonnage.replay.simulated_metrics import FINISHED_REASONS, PROMPT_SOURCES, REJECTION_REASONS
+from tonnage.replay.prometheus import FINISHED_REASONS, PROMPT_SOURCES, REJECTION_REASONS
 from tonnage_lab.emulator.step import Prompt, RankStep
 from tonnage_lab.emulator.truth import StepWork
 

@@ -11,7 +11,7 @@ from tonnage.cli.read.bench_results import MOST_VALUES, read_runs
 from tonnage.estimate.calibration_file import load, speed_posterior_of
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.speed import with_speed
-from tonnage.sizing.serving.steady import mixed_step
+from tonnage.sizing.serving.replica import mixed_step
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Lengths, Workload

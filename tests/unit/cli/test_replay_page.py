@@ -23,7 +23,7 @@ from tonnage.replay.cluster import FirstPlan
 from tonnage.replay.evaluation import RunFigures, SeriesPoint
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import policy_of
-from tonnage.replay.scenario import SyntheticWorkload
+from tonnage.replay.simulation import SyntheticWorkload
 from tonnage.replay.traffic import SHAPES
 from tonnage.sizing.cost import GpuHour
 

@@ -13,7 +13,7 @@ from tonnage.control.measure.causes import Evidence, longest_in_time, with_cause
 from tonnage.control.report.reasons import REASONS
 from tonnage.estimate.metrics import ATTAINMENT_SCRAPES, WINDOWS
 from tonnage.estimate.samples import WindowRates
-from tonnage.sizing.serving.steady import own_prefill_s
+from tonnage.sizing.serving.replica import own_prefill_s
 
 INF = math.inf
 SIZING = a_sizing()

@@ -15,8 +15,7 @@ from tonnage.replay.cluster import ReplayedModel, StartupTime
 from tonnage.replay.evaluation import LatencyLimits, fates
 from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.policies import ConstantFleet
-from tonnage.replay.scenario import SETTINGS, first_plan
-from tonnage.replay.simulation import Simulation
+from tonnage.replay.simulation import SETTINGS, Simulation, first_plan
 from tonnage.replay.traces import Trace, drawn_from
 from tonnage.sizing.expected import slo_of
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine_builders import costs, limits, stepped, table, windowed
 from tonnage.engine.core import Engine
-from tonnage.replay.simulated_metrics import EngineCounters, Ladders
+from tonnage.replay.prometheus import EngineCounters, Ladders
 from uncompiled import sources_beside
 
 LADDERS = Ladders(ttft_s=(1.0, 5.0), tpot_s=(0.02, 0.05))

@@ -16,7 +16,7 @@ from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import Policy
-from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload, first_plan
+from tonnage.replay.simulation import Scenario, SyntheticWorkload, TraceWorkload, first_plan
 from tonnage.replay.traces import Trace, window_of
 from tonnage.replay.traffic import SHAPES, SWING, Traffic, TrafficSource, diurnal, traffic
 from tonnage.sizing.expected import expected_workload

@@ -20,7 +20,7 @@ from tonnage.replay.policy import (
     descriptions,
     policy_of,
 )
-from tonnage.replay.scenario import (
+from tonnage.replay.simulation import (
     SETTINGS,
     ReplayError,
     Scenario,

@@ -7,7 +7,7 @@ from tonnage.catalog.gpu import Price, Rent, built_in_gpus
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import policy_of
-from tonnage.replay.scenario import Scenario, SyntheticWorkload, first_plan
+from tonnage.replay.simulation import Scenario, SyntheticWorkload, first_plan
 from tonnage.replay.traffic import SHAPES
 
 MODEL = a_model(

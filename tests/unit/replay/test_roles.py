@@ -11,7 +11,7 @@ from tonnage.replay.cluster import StartupTime
 from tonnage.replay.evaluation import LatencyLimits, fates
 from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import TONNAGE, Policy
-from tonnage.replay.scenario import Scenario, TraceWorkload, first_plan
+from tonnage.replay.simulation import Scenario, TraceWorkload, first_plan
 from tonnage.replay.traces import Trace
 
 RATE = 6.0

@@ -13,7 +13,7 @@ from tonnage.replay.cluster import StartupTime
 from tonnage.replay.evaluation import RequestOutcomes, series
 from tonnage.replay.policies import PreparedScenario
 from tonnage.replay.policy import OWN, RIVALS, policy_of
-from tonnage.replay.scenario import Scenario, SyntheticWorkload, first_plan
+from tonnage.replay.simulation import Scenario, SyntheticWorkload, first_plan
 from tonnage.replay.traffic import SHAPES
 
 

@@ -10,7 +10,7 @@ from stepped_page import Stepped
 from tonnage.engine.chance import Chance
 from tonnage.engine.core import Engine
 from tonnage.replay.ground_truth import Machine
-from tonnage.replay.simulated_metrics import Ladders
+from tonnage.replay.prometheus import Ladders
 
 LADDERS = Ladders(ttft_s=(0.05, 0.2, 1.0), tpot_s=(0.012, 0.015, 0.02))
 LABELS = (("engine", "0"), ("model_name", "m"))

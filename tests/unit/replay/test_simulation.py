@@ -18,8 +18,7 @@ from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.replay.cluster import EPOCH_S, ReplayedModel, SimulatedCluster, StartupTime
 from tonnage.replay.ground_truth import GroundTruth, Kink, machine
 from tonnage.replay.policies import ConstantFleet
-from tonnage.replay.prometheus import drop_scrapes
-from tonnage.replay.simulated_metrics import Ladders
+from tonnage.replay.prometheus import Ladders, drop_scrapes
 from tonnage.replay.simulation import Simulation, deployment_view, pod_views
 from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
 from tonnage.settings import Settings

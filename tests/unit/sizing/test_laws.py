@@ -20,7 +20,7 @@ from strategies import (
 from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
-from tonnage.sizing.serving.steady import steady_state
+from tonnage.sizing.serving.replica import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import step_time
 

@@ -20,7 +20,7 @@ from tonnage.sizing.options import Speculation, tokens_per_step
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.search import size
-from tonnage.sizing.serving.steady import steady_state
+from tonnage.sizing.serving.replica import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.step import Step
 from tonnage.sizing.workload import Demand, Lengths

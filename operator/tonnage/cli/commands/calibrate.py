@@ -37,7 +37,7 @@ from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.plan import IDLE
 from tonnage.sizing.provenance import Figure
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.serving.steady import mixed_step, ranks_together
+from tonnage.sizing.serving.replica import mixed_step, ranks_together
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import observed_mbu_fraction, speeds

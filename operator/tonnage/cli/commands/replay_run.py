@@ -59,7 +59,7 @@ from tonnage.replay.evaluation import promised_share, unjudged_targets
 from tonnage.replay.measured_traffic import CountedError, trace_of
 from tonnage.replay.policies import PolicyResult
 from tonnage.replay.policy import default_policies
-from tonnage.replay.scenario import ReplayError, SyntheticWorkload, TraceWorkload, first_plan
+from tonnage.replay.simulation import ReplayError, SyntheticWorkload, TraceWorkload, first_plan
 from tonnage.replay.trace_rows import MOST_REQUESTS, TraceError
 from tonnage.replay.traces import Trace, duration_of, notes_of, read_trace, window_of
 from tonnage.replay.traffic import SHAPES

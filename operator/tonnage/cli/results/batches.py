@@ -7,7 +7,7 @@ from typing import Final
 from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.serving.load_line import limits
-from tonnage.sizing.serving.steady import SteadyState, steady_state
+from tonnage.sizing.serving.replica import SteadyState, steady_state
 from tonnage.units import format_s, significant
 
 MAX_BATCHES: Final = 12

@@ -16,7 +16,7 @@ from tonnage.replay.cluster import FirstPlan, StartupTime
 from tonnage.replay.evaluation import QUANTILES, RunFigures, SeriesPoint
 from tonnage.replay.policies import PolicyResult, PreparedScenario
 from tonnage.replay.policy import BEST_STATIC, Policy
-from tonnage.replay.scenario import Scenario, SyntheticWorkload, TraceWorkload
+from tonnage.replay.simulation import Scenario, SyntheticWorkload, TraceWorkload
 from tonnage.replay.traces import Trace
 from tonnage.sizing.cost import GpuHour, cents
 

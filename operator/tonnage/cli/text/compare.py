@@ -34,7 +34,7 @@ from tonnage.explain.report import bottleneck_of
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import spread_of
-from tonnage.sizing.serving.steady import typical_ttft_s
+from tonnage.sizing.serving.replica import typical_ttft_s
 from tonnage.units import count_of, format_bytes, format_s, significant
 
 LEFT_OUT: Final = {

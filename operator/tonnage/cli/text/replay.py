@@ -14,7 +14,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.replay.cluster import EPOCH_S
 from tonnage.replay.evaluation import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
 from tonnage.replay.policy import BEST_STATIC, OTHER_QUEUES, TONNAGE
-from tonnage.replay.scenario import FACTORS, LOST_SCRAPES, OVERHEADS
+from tonnage.replay.simulation import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.traces import unused_of
 from tonnage.sizing.cost import GpuHour
 from tonnage.sizing.expected import slo_of

@@ -32,7 +32,7 @@ from tonnage.estimate.samples import EngineSamples, mean_of
 from tonnage.estimate.speed import observed_mbu, observed_mfu, predicted_gap_s
 from tonnage.memoize import memoize
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.serving.steady import own_prefill_s, serving_s
+from tonnage.sizing.serving.replica import own_prefill_s, serving_s
 from tonnage.units import format_s
 
 MOST: Final = 0.5

@@ -117,12 +117,18 @@ PAGE_ALIGNMENT_BYTES = 576
 def compressed_shares(
     attention: CompressedAttention, num_layers: int, stage_fraction: Fraction
 ) -> Iterator[KvShare]:
-    """Yield the caches of these layers on one rank: none of them is split.
+    """Yield the caches of these layers (DeepSeek V4) on one rank: none of them is split.
 
-    States are counted where they take blocks, not as bytes per token: attention does not read them.
+    A layer keeps the entries of its window, one entry for every so many tokens before it, 32-bit
+    states of the tokens that are still being compressed, and, where it picks entries, the keys to
+    pick by. States are counted where they take blocks, not as bytes that attention reads.
 
     Raises:
         InvalidKvCacheError: the engine has no blocks for this compression.
+
+    Sources:
+        [vllm-source] models/deepseek_v4 (attention.py, compressor.py),
+        v1/attention/backends/mla/sparse_swa.py: blocks, windows and widths.
     """
     layers = float(stage_fraction * num_layers)
     pair_flop = 4 * attention.num_heads * attention.head_dim

@@ -14,8 +14,7 @@ from statistics import fmean
 from tonnage.engine.core import Engine
 from tonnage.engine.routing import serve_users
 from tonnage.engine.table import RequestTable
-from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import running_limit, serving_s
+from tonnage.sizing.serving.replica import Replica, running_limit, serving_s
 from tonnage.sizing.serving.trial import Trial, engine_costs, engine_limits, requests
 from tonnage.sizing.workload import Slo, Workload
 

@@ -23,8 +23,7 @@ from tonnage.sizing.serving.load_line import (
     top_requests_per_s,
     tpot_ceiling,
 )
-from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import prompts_step_s
+from tonnage.sizing.serving.replica import Replica, prompts_step_s
 from tonnage.sizing.serving.trial import Trial
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from tonnage.sizing.serving.load_line import tpot_ceiling
-from tonnage.sizing.serving.steady import running_limit
+from tonnage.sizing.serving.replica import running_limit
 from tonnage.sizing.serving.trial import Trial, TrialResult, TrialRun
 from tonnage.sizing.workload import Slo, Workload
 from tonnage.units import nearest

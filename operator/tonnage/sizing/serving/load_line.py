@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Final
 
-from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.serving.steady import (
+from tonnage.sizing.serving.replica import (
+    Replica,
     SteadyState,
     num_running,
     steady_state,
@@ -208,7 +208,10 @@ PARTS: Final = 64
 
 
 def can_be_missed(workload: Workload, target: Target) -> bool:
-    """Tell whether a TPOT target can be missed: not where so many answers have one token."""
+    """Tell whether a TPOT target can be missed: not where so many answers have one token.
+
+    Percentiles are over all requests, as in vLLM's histogram, which counts those with 0.
+    """
     return one_token_share(workload) < target.quantile
 
 

@@ -28,7 +28,7 @@ from tonnage.engine.routing import send, serve
 from tonnage.engine.step_costs import StepCosts
 from tonnage.engine.table import RequestTable
 from tonnage.sizing.serving.replica import Replica
-from tonnage.sizing.step_time.costs import step_costs
+from tonnage.sizing.step_time.model import step_costs
 from tonnage.sizing.workload import NORMAL, Routing, Slo, Target, Workload
 
 BLOCKS = 16

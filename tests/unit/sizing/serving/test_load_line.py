@@ -16,7 +16,7 @@ from tonnage.sizing.serving.load_line import (
     top_requests_per_s,
     tpot_ceiling,
 )
-from tonnage.sizing.serving.steady import steady_state
+from tonnage.sizing.serving.replica import steady_state
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Slo, Target
 

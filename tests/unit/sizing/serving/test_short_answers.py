@@ -24,7 +24,7 @@ from tonnage.sizing.serving.load_line import (
     tpot_ceiling,
     undisturbed_share,
 )
-from tonnage.sizing.serving.steady import steady_state, undisturbed_tpot_s
+from tonnage.sizing.serving.replica import steady_state, undisturbed_tpot_s
 from tonnage.sizing.serving.trial import TrialRun
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Target

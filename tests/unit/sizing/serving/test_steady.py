@@ -4,7 +4,7 @@ import pytest
 
 from builders import a_replica, a_shard, a_workload
 from tonnage.sizing.options import Speculation
-from tonnage.sizing.serving.steady import (
+from tonnage.sizing.serving.replica import (
     mixed_step,
     prefill_context_tokens,
     ranks_together,

@@ -7,7 +7,7 @@ import pytest
 from builders import a_replica, a_shard, a_workload
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED
 from tonnage.sizing.parallelism.kv import KvShare
-from tonnage.sizing.serving.steady import own_prefill_s, serving_s, steady_state, typical_ttft_s
+from tonnage.sizing.serving.replica import own_prefill_s, serving_s, steady_state, typical_ttft_s
 from tonnage.sizing.split import Parallelism
 
 SERVED = replace(

@@ -11,7 +11,7 @@ from tonnage.sizing.options import Speculation
 from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.shard import ExpertShare
 from tonnage.sizing.split import Parallelism
-from tonnage.sizing.step_time.costs import _geometric, step_costs
+from tonnage.sizing.step_time.model import _geometric, step_costs
 from tonnage.sizing.step_time.step import Step
 from tonnage.units import GB
 
