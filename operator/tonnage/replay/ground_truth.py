@@ -1,6 +1,4 @@
-"""What engines really cost: the product's formula with other constants, or what it cannot say.
-
-The least that traffic takes of engines as they really are: work as if it were a fluid.
+"""What engines really cost, and the least that traffic takes of them: work as if it were a fluid.
 
 A replica at its fluid bound (the mean TPOT at its limit, or slots or cache full) serves so many
 mean requests a second, so that each takes one over that of a replica. Prompt tokens and answers

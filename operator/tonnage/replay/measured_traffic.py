@@ -1,15 +1,11 @@
 """The traffic of a fleet that runs, as Prometheus counted it: what to ask, and what that says.
 
-Prometheus does not know single requests. It knows how many came in each minute, and how long those
-were that ended in ten.
-
+Prometheus knows how many requests came in each minute, and how long those were that ended in ten.
 Arrivals are what the operator takes for them: completions, the growth of what runs and waits, and
 rejections. A minute that nobody tells of is missing, not empty.
 
-A trace drawn of what was counted: as many requests in each step, as long as in each window.
-
-Within a step requests come by chance. Prompts and answers are drawn by themselves: whether long
-prompts had long answers was not counted.
+Of these a trace is drawn. Within a step requests come by chance. Prompts and answers are drawn by
+themselves: whether long prompts had long answers was not counted.
 """
 
 import math

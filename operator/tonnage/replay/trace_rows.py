@@ -1,6 +1,4 @@
-"""The rows of a trace file, by column: csv, jsonl or parquet.
-
-The file of a trace, unpacked and bounded before a row of it is read.
+"""The rows of a trace file, by column: csv, jsonl or parquet; bounded before a row is read.
 
 A packed file of 1 MB can hold 1 GiB: lines and bytes are counted first, in pieces, which takes a
 second for a GiB. What is read after that fits into memory.
