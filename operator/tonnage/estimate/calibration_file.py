@@ -224,12 +224,8 @@ def speed_posterior_of(file: CalibrationFile) -> SpeedPosterior:
 
     Each point counts as one window.
     """
-    learned = file.constants
     return SpeedPosterior(
-        overhead_factor=learned.overhead_factor,
-        bandwidth_efficiency=learned.bandwidth_efficiency,
-        prefill_efficiency=learned.prefill_efficiency,
-        covariance=learned.covariance,
+        **dict(file.constants),
         num_windows=len(file.points),
         num_steps=float(file.steps),
         learned_at_s=file.measured_at_s,

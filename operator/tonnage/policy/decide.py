@@ -96,7 +96,8 @@ def _holds(situation: Situation) -> Iterator[Reason]:
         yield Reason(
             "WarmingUp", f"no scale-down in the first {format_s(window_s)} of measurements"
         )
-    if situation.is_pacing:
+    stepped = situation.stepped  # its effect has yet to be measured
+    if stepped is not None and situation.now_s - stepped[0] < situation.pace_s:
         pace = format_s(situation.pace_s)
         yield Reason("Cooldown", f"cooldown: replicas changed less than {pace} ago")
     if situation.lost_at_s is not None:

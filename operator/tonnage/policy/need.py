@@ -78,11 +78,6 @@ class Capacity:
     def replicas(self, requests_per_s: float) -> int:
         return self.sizing.replicas_for(requests_per_s / self.goodput_factor)
 
-    @property
-    def usd_per_replica_hour(self) -> float | None:
-        each = self.sizing.parallelism.num_gpus
-        return fleet_usd_per_hour(self.sizing.request.gpu, gpus_per_replica=each, replicas=1)
-
     def replicas_draining(self, requests_per_s: float, backlog_per_s: float) -> int:
         """Return the replicas that serve a rate and a backlog beside; 0: there is none."""
         if backlog_per_s <= 0:
@@ -184,7 +179,8 @@ def _reasons_for_more(
     before, needed = capacity.replicas(rate), capacity.replicas(more)
     if needed <= before:
         return []
-    usd, added = capacity.usd_per_replica_hour, needed - before
+    gpu, num_gpus = capacity.sizing.request.gpu, capacity.sizing.parallelism.num_gpus
+    usd, added = fleet_usd_per_hour(gpu, gpus_per_replica=num_gpus, replicas=1), needed - before
     price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
     return [Reason(code=code, message=f"{text} need {needed}, {added} more{price}")]
 

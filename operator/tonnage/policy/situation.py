@@ -102,11 +102,6 @@ class Situation:
         """Return the replicas that stay whatever the need."""
         return max(self.minimum, self.evictable[0] if self.evictable else 0)
 
-    @property
-    def is_pacing(self) -> bool:
-        """Tell whether the last step is too young for its effect to be measured."""
-        return self.stepped is not None and self.now_s - self.stepped[0] < self.pace_s
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:

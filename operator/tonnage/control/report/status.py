@@ -390,17 +390,16 @@ def newest_decision(before: ReportMemory, after: ReportMemory) -> DecisionStatus
 def _gauges(
     found: Assessment, fleet: Fleet, used: Utilization
 ) -> Iterator[tuple[str, float | None, str]]:
-    traffics, observed = found.traffics, found.observed
-    demand, lengths = traffics.demand, traffics.lengths
-    yield "requestsPerSecond", demand.requests_per_s if demand else None, "completions and backlog"
-    preemptions = demand.preemptions_per_request if demand else None
-    yield "preemptionsPerRequest", preemptions, "vllm:num_preemptions"
-    for_decode = sum(each.waiting_for_decode for each in found.state.engines)
-    waiting = demand.waiting + for_decode if demand else None
-    yield "queueDepth", waiting, "vllm:num_requests_waiting"
-    yield "running", demand.running if demand else None, "vllm:num_requests_running"
-    yield "promptTokens", lengths.prompt_tokens if lengths else None, "vllm:prompt_tokens"
-    yield "outputTokens", lengths.output_tokens if lengths else None, "vllm:generation_tokens"
+    observed = found.observed
+    if demand := found.traffics.demand:
+        yield "requestsPerSecond", demand.requests_per_s, "completions and backlog"
+        yield "preemptionsPerRequest", demand.preemptions_per_request, "vllm:num_preemptions"
+        for_decode = sum(each.waiting_for_decode for each in found.state.engines)
+        yield "queueDepth", demand.waiting + for_decode, "vllm:num_requests_waiting"
+        yield "running", demand.running, "vllm:num_requests_running"
+    if lengths := found.traffics.lengths:
+        yield "promptTokens", lengths.prompt_tokens, "vllm:prompt_tokens"
+        yield "outputTokens", lengths.output_tokens, "vllm:generation_tokens"
     if observed:
         request = found.sizing.request if found.sizing else None
         if request and (request.has_host_cache or request.role == "decode"):
