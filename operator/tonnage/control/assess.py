@@ -192,6 +192,7 @@ def decide_object(
         if memory.uid in fleet.past_awaited  # Prometheus is asked what was before
         else budgets_of(memory, chosen, now_s=fleet.windows_end_s),
         need=wanted,
+        hold_s=hold_s,
     )
     decision = decide(build_situation(found, chosen, wanted, fleet, remaining))
     return concluded(found, chosen, decision, fleet, remaining)

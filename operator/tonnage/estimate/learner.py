@@ -205,6 +205,8 @@ class _Vote(NamedTuple):
     """What one engine, pod or fleet says: the residual of a logarithm, and in which window."""
 
     residual: float
+    predicted: float
+    """A logarithm, too."""
     model: StepTimeModel
     """With the prior's constants."""
     window: BusyWindow
@@ -262,11 +264,11 @@ def _in_new_regime(
 
 
 def _pod_vote(known: SpeedPosterior, pod: PodWindow, of: _Quantity) -> _Vote | None:
-    votes = [
-        _Vote(math.log(measured) - _logarithm(known, pod.model, each, of), pod.model, each)
-        for each in pod.engines
-        if (measured := of.measured(each))
-    ]
+    votes = []
+    for each in pod.engines:
+        if measured := of.measured(each):
+            predicted = _logarithm(known, pod.model, each, of)
+            votes.append(_Vote(math.log(measured) - predicted, predicted, pod.model, each))
     return _median(votes) if votes else None
 
 
@@ -282,13 +284,12 @@ def _logarithm(
 
 def _slopes(known: SpeedPosterior, vote: _Vote, of: _Quantity) -> Three:
     """Return how the logarithm of what is predicted follows those of the constants."""
-    here = _logarithm(known, vote.model, vote.window, of)
     (o, b, f), more = known.constants, math.exp(NUDGE)
     o, b, f = (
-        (_logarithm(with_constants(known, each), vote.model, vote.window, of) - here) / NUDGE
+        _logarithm(with_constants(known, each), vote.model, vote.window, of) - vote.predicted
         for each in ((o * more, b, f), (o, b * more, f), (o, b, f * more))
     )
-    return o, b, f
+    return o / NUDGE, b / NUDGE, f / NUDGE
 
 
 def _median(votes: Sequence[_Vote]) -> _Vote:

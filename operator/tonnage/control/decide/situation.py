@@ -7,7 +7,6 @@ from tonnage.api.status import Reason
 from tonnage.control.decide.approval import approved_by_cost
 from tonnage.control.decide.budget import RemainingBudget, gpus_of_replica, template_gpus
 from tonnage.control.decide.outlook import (
-    held_s,
     is_given_up,
     is_replacing,
     needs_in_replicas_of_now,
@@ -73,7 +72,7 @@ def build_situation(
         is_rolling=_keeps_pods(found, fleet),
         left=memory.writers.left if found.is_acting else None,
         scale_down_window_s=scale_down_window_s(learned, fleet.settings),
-        hold_s=held_s(memory.demand, learned, chosen.sizing, fleet.settings),
+        hold_s=found.hold_s,
         max_scale_up_replicas=fleet.settings.max_scale_up_replicas,
         pace_s=pace_s(fleet.settings),
     )

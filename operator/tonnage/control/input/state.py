@@ -478,6 +478,8 @@ class Assessment:
     """Of the SLO targets of which enough requests were judged."""
     need: Need | None = None
     """That the decision began with."""
+    hold_s: float = 0.0
+    """For which a lower need must have held before replicas are taken away."""
     decision: Decision | None = None
     template: Manifest | None = None
     """The Deployment to apply; None: the live one stays."""

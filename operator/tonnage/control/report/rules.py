@@ -201,7 +201,7 @@ def _no_budget(found: Assessment, fleet: Fleet) -> Finding:
     before, ledger = condition_before(found, "ErrorBudget"), found.memory.goodput.ledger
     if before and found.state.view.uid in fleet.past_awaited:
         return Finding(before.status, before.reason, before.message)
-    if found.chosen and objectives(found.chosen) and not ledger.is_whole(fleet.windows_end_s):
+    if found.chosen and not ledger.is_whole(fleet.windows_end_s) and objectives(found.chosen):
         message = f"late requests are counted since {rfc3339(ledger.since_s)}, not over the window"
         return Finding("Unknown", "CountedInPart", message)
     return Finding("Unknown", "NotJudged", "no SLO, no plan or too few requests to judge")
@@ -328,9 +328,11 @@ def _in_spite_of_pods(found: Assessment) -> Finding | None:
         return Finding("False", NO_PATH, no_path)
     if refusal and is_unseen:
         return Finding("Unknown", *refusal)
+    if refusal is None or state.deployment is None:
+        return None
     # Our Deployment was made for another spec: surely so, where this is none.
     is_other = not isinstance(state.model, ModelDeployment) or is_spec_ahead(state)
-    return Finding("False", *refusal) if refusal and state.deployment and is_other else None
+    return Finding("False", *refusal) if is_other else None
 
 
 def reconciling(found: Assessment, fleet: Fleet) -> Finding | None:
