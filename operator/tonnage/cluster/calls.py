@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from tonnage.cluster.pages import without_depths
 from tonnage.redaction import is_name, names_said, redacted_line
 from tonnage.units import KIB, MIB
 
@@ -164,16 +163,6 @@ def refusal(
             asked_s = float((headers or {}).get("Retry-After", 0))
             refused.retry_after_s = min(LONGEST_RETRY_AFTER_S, asked_s)
     return refused
-
-
-def parsed_object(call: Call, data: bytes) -> Object:
-    try:
-        parsed = json.loads(without_depths(data))
-    except (ValueError, RecursionError):
-        parsed = None
-    if not isinstance(parsed, dict):
-        raise KubernetesError(f"{call.method} {call.path}: not a JSON object", status=0)
-    return parsed
 
 
 def _message(body: Any, known: frozenset[str], fields: frozenset[str]) -> str:

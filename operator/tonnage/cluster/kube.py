@@ -4,10 +4,12 @@ Typed models drop fields that they do not know and cost several times the memory
 is used for its credentials, TLS and connection pool, and bodies stay dicts.
 """
 
+import json
 import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,11 +31,10 @@ from tonnage.cluster.calls import (
     Object,
     TooLargeError,
     WorldError,
-    parsed_object,
     read_body,
     refusal,
 )
-from tonnage.cluster.pages import Reduce, read_object, read_page, reduce_object
+from tonnage.cluster.pages import Reduce, read_object, read_page, reduce_object, without_depths
 from tonnage.units import MIB
 
 TIMEOUT_S = (5, 10)
@@ -277,7 +278,11 @@ class KubeApi:
         return (review.get("status") or {}).get("allowed") is not False
 
     def _request(self, call: Call) -> Object:
-        return parsed_object(call, self._answer(call))
+        data = self._answer(call)
+        with suppress(ValueError, RecursionError):
+            if isinstance(parsed := json.loads(without_depths(data)), dict):
+                return parsed
+        raise KubernetesError(f"{call.method} {call.path}: not a JSON object", status=0)
 
     def _answer(self, call: Call) -> bytes:
         is_write, attempt = call.method != "GET", 1

@@ -26,7 +26,7 @@ from tonnage.control.decide.situation import PodCost
 from tonnage.control.input.finding import bug_message, fault_id
 from tonnage.control.input.writers import Cause, Fate, Result, Results, WriteKind
 from tonnage.control.write.writes import Scale, Writes
-from tonnage.fleet.children import RESOURCES, Children, NoPathError, event
+from tonnage.fleet.children import RESOURCES, Children, NoPathError, event, pinned
 from tonnage.fleet.logs import Line
 from tonnage.fleet.pods import controller_uid
 from tonnage.fleet.write_queue import DeferredError, Failures, Item, WriteQueue
@@ -224,7 +224,7 @@ class Writer:
         live, kube = self.kube.get(path), self._current(writes)
         if live is not None and controller_uid(live["metadata"]) != writes.uid:
             raise WriteFencedError(f"{KIND} {wanted.name} exists, not made by Tonnage: unchanged")
-        manifest = wanted.manifest if live is None else _pinned(wanted.manifest, live)
+        manifest = wanted.manifest if live is None else pinned(wanted.manifest, live)
         kube.apply(path, manifest, manager=MANAGER, force=live is not None)
         LOG.info(Line("applied role", object=writes.label, role=wanted.role))
 
@@ -256,7 +256,7 @@ class Writer:
                 metadata = {"uid": live["metadata"]["uid"], "labels": {MANAGED_LABEL: "true"}}
                 kube.merge_patch(path, {"metadata": metadata}, manager=MANAGER)
             return
-        kube.apply(path, _pinned(template, live), manager=MANAGER, force=True)
+        kube.apply(path, pinned(template, live), manager=MANAGER, force=True)
         LOG.info(Line("applied template", object=writes.label))
 
     def _check_alone(self, writes: Writes, kind: str) -> None:
@@ -303,11 +303,6 @@ class Writer:
         }
         path = MODEL_DEPLOYMENTS.path(writes.namespace, writes.name, "status")
         self._current(writes).apply(path, body, manager=MANAGER, force=True)
-
-
-def _pinned(manifest: Manifest, live: Manifest) -> Manifest:
-    """Return a manifest for the object that was read, and no other of its name."""
-    return manifest | {"metadata": manifest["metadata"] | {"uid": live["metadata"]["uid"]}}
 
 
 def _is_handed_over(live: Manifest, writes: Writes) -> bool:

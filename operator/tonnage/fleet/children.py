@@ -108,7 +108,10 @@ class Children:
         if controller_uid(live["metadata"]) != writes.uid:
             return False
         if differs(wanted, live, manager=MANAGER):
-            self._correct(path, wanted, live)
+            if spec := removal_patch(wanted, live):  # what would make it invalid: a second port
+                uid = {"uid": live["metadata"]["uid"]}
+                self.kube.merge_patch(path, {"metadata": uid, "spec": spec}, manager=MANAGER)
+            self.kube.apply(path, pinned(wanted, live), manager=MANAGER, force=True)
             LOG.info(Line("applied", object=writes.label, kind=wanted["kind"]))
             if edited := _edits_reapplied(wanted, live, writes):
                 self._post_event(writes, edited)
@@ -124,17 +127,6 @@ class Children:
             self.kube.create(EVENTS.path(writes.namespace), body)
         except WorldError as error:
             LOG.warning(Line("no Event", object=writes.label, message=str(error)))
-
-    def _correct(self, path: str, wanted: Manifest, live: Manifest) -> None:
-        """Apply a child over the live one, after removing fields that would make it invalid.
-
-        A second port of one name would, for instance.
-        """
-        uid = {"uid": live["metadata"]["uid"]}
-        pinned = wanted | {"metadata": wanted["metadata"] | uid}
-        if spec := removal_patch(wanted, live):
-            self.kube.merge_patch(path, {"metadata": uid, "spec": spec}, manager=MANAGER)
-        self.kube.apply(path, pinned, manager=MANAGER, force=True)
 
     def _remove(self, kind: str, writes: Writes) -> None:
         """Delete a child of ours that the spec asked for once.
@@ -152,6 +144,11 @@ class Children:
             return
         self.kube.delete(path, uid=live["metadata"]["uid"])
         LOG.info(Line("deleted", object=writes.label, kind=kind))
+
+
+def pinned(manifest: Manifest, live: Manifest) -> Manifest:
+    """Return a manifest for the object that was read, and no other of its name."""
+    return manifest | {"metadata": manifest["metadata"] | {"uid": live["metadata"]["uid"]}}
 
 
 def event(writes: Writes, happening: EventRecord, now: str) -> Manifest:

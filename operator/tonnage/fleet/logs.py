@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -49,18 +49,12 @@ class JsonFormatter(logging.Formatter):
     """One JSON object in each line; what was logged by name stays so."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return json.dumps(dict(self._pairs(record)), ensure_ascii=False, default=str)
-
-    def _pairs(self, record: logging.LogRecord) -> Iterator[tuple[str, object]]:
-        message = record.msg
-        if isinstance(message, Line):
-            yield from message.fields.items()
-        yield "time", _time(record)
-        yield "level", record.levelname
-        yield "logger", record.name
-        yield "event", message.event if isinstance(message, Line) else record.getMessage()
+        line = record.msg if isinstance(record.msg, Line) else Line(record.getMessage())
+        found = line.fields | {"time": _time(record), "level": record.levelname}
+        found |= {"logger": record.name, "event": line.event}
         if record.exc_info:
-            yield "traceback", self.formatException(record.exc_info)
+            found["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(found, ensure_ascii=False, default=str)
 
 
 def _time(record: logging.LogRecord) -> str:

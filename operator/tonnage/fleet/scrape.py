@@ -251,22 +251,17 @@ class Scraper:
             self._alone = alone_after(self._alone, self._sets, self._pods, answers, now_s)
             self._first = first_kept_waiting(self._sets, answers) or self._first
             self._scrapes.add(answers.answered)
-            self._note_answered(answers)
+            namespaces, known = self._namespaces, self._answered_at_s
+            for each in self._sets:
+                if next(each.keys(SCRAPES)) not in answers.problems:
+                    known |= dict.fromkeys(each.namespaces or namespaces, self._began_at_s)
+            self._answered_at_s = {name: known[name] for name in namespaces & known.keys()}
             self._tell(answers)
         return answers
 
     @property
     def _namespaces(self) -> Set[str]:
         return {namespace for namespace, _ in self._pods}
-
-    def _note_answered(self, answers: Answers) -> None:
-        namespaces = self._namespaces
-        for each in self._sets:
-            if next(each.keys(SCRAPES)) not in answers.problems:
-                names = each.namespaces or namespaces
-                self._answered_at_s |= dict.fromkeys(names, self._began_at_s)
-        known = self._answered_at_s
-        self._answered_at_s = {name: known[name] for name in namespaces & known.keys()}
 
     def samples(self, at_s: float) -> Mapping[PodKey, tuple[EngineSamples, ...]]:
         """Return the figures of all engines at a time by Prometheus' clock."""

@@ -203,6 +203,11 @@ def _with_traffic(
 ) -> TrafficMemory:
     known = _with_arrivals(memory, state, fleet, traffics)
     demand, is_whole = traffics.demand, traffics.metrics is Metrics.COMPLETE
+    asked, model = known.asked_lengths, state.model
+    if traffics.lengths and isinstance(model, ModelDeployment):
+        # Those of the spec until what is measured has left them.
+        asked = asked or lengths_of(expected_workload(model.spec))
+        asked = steady_lengths(traffics.lengths, asked)
     blind_since_s = fleet.now_s if known.blind_since_s is None else known.blind_since_s
     measured = CurrentTraffic(requests_per_s=demand.requests_per_s) if demand else None
     has_come = known.served_since_s is None and measured and measured.requests_per_s > 0
@@ -210,7 +215,7 @@ def _with_traffic(
         known,
         measured=measured if is_whole else known.measured or measured,
         lengths=traffics.lengths,
-        asked_lengths=_asked_lengths(known, state, traffics),
+        asked_lengths=asked,
         served_since_s=fleet.now_s if has_come else known.served_since_s,
         was_whole=known.was_whole or is_whole,
         # Who never had them in this process lost none.
@@ -254,14 +259,3 @@ def _is_steady(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> bool:
     ready_s = max((pod.ready_at_s or at_s for pod in state.pods), default=at_s)
     changed_s = max(ready_s, pods.last_pod_removed_at_s, pods.stepped[0] if pods.stepped else 0.0)
     return at_s - changed_s > (WINDOWS[0] + 1) * fleet.settings.scrape_interval_s
-
-
-def _asked_lengths(
-    known: TrafficMemory, state: ModelState, traffics: Traffics
-) -> MeasuredLengths | None:
-    """Return the lengths to ask with: those of the spec until what is measured has left them."""
-    measured, model = traffics.lengths, state.model
-    if measured is None or not isinstance(model, ModelDeployment):
-        return known.asked_lengths
-    asked = known.asked_lengths or lengths_of(expected_workload(model.spec))
-    return steady_lengths(measured, asked)

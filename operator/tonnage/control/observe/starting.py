@@ -7,7 +7,7 @@ contain is read, and its figures.
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
@@ -192,16 +192,12 @@ def failing_reason(state: ModelState, pods: Sequence[PodView]) -> Reason:
     code, words = pods[0].trouble or ("", "")
     verb = "does not start" if len(pods) == 1 else "do not start"
     parts = [f"{_pod_name(pods)} {verb}: {code}"] + ([words] if words else [])
-    return Reason(code, "; ".join([": ".join(parts), *_cures(state, pods[0])]))
-
-
-def _cures(state: ModelState, pod: PodView) -> Iterator[str]:
-    """Yield what to change, of a workload that is somebody else's or of the spec of ours."""
-    model = state.model
+    model, crash = state.model, pods[0].crash
     is_target = isinstance(model, ModelDeployment) and bool(model.spec.scale_target)
-    of_target, of_ours = pod.crash.cures if pod.crash else ("", "")
-    if cure := of_target if is_target else of_ours:
-        yield cure
+    of_target, of_ours = crash.cures if crash else ("", "")
+    return Reason(
+        code, "; ".join(filter(None, (": ".join(parts), of_target if is_target else of_ours)))
+    )
 
 
 def lowered_flags(state: ModelState, flags: Flags, model: ModelDeployment) -> Flags | None:
