@@ -107,9 +107,8 @@ def _with_refusal(
 ) -> Assessment:
     """Say why the spec is not carried out. What runs is sized on by the one that it was made from.
 
-    Else a spec that cannot be had would leave the replicas of before it to any load: so would one
-    that runs, and that later settings refuse. Where that waits for a search it keeps its turn, and
-    scales nothing until then.
+    Else a spec that is refused would leave the replicas of before it to any load. Where what runs
+    waits for a search it keeps its turn, and scales nothing until then.
     """
     known = replace(found.memory.decided, better_since_s=None)  # a gain of other engines
     memory = replace(found.memory, decided=known)

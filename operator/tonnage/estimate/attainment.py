@@ -246,9 +246,8 @@ def _lower(known: Judgement, name: str, lowered: float, at: _Moment) -> Judgemen
 def _end_trial(known: Judgement, trial: Trial, at: _Moment) -> Judgement:
     """Compare what is late now with what was before the steps, once the two can be told apart.
 
-    Late requests are a share that no load moves and one that falls as the load does, at least: a
-    request that comes while a long prompt is computed waits for it. The two fleets tell both. Where
-    the second was within what is allowed already before the step, it is undone.
+    Late requests are a share that no load moves and one that falls as the load does, at least. The
+    two fleets tell both. Where the second was within what is allowed before the step, it is undone.
     """
     counts = known.tally.targets.get(trial.target)
     if counts is None or not counts.num_requests:

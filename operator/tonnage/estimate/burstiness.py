@@ -78,9 +78,8 @@ def arrival_scv(state: Counted, believed: float, *, given: float) -> float:
     """Return the squared coefficient of variation of gaps: what is believed until windows deny it.
 
     It is left only where it lies outside of the range that so many windows leave, all but one in
-    10,000, for the power of two next to it, from 0.25 to 16: what is asked of sizing does not
-    change with every window, and is not asked anew for nothing. Where what the spec gives lies
-    within nine tenths of the range, it is believed again.
+    10,000, for the power of two next to it, from 0.25 to 16: sizing is not asked anew for nothing.
+    Where what the spec gives lies within nine tenths of the range, it is believed again.
     """
     found = dispersion(state)
     if found is None:

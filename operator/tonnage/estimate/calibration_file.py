@@ -155,8 +155,7 @@ def reported_kv_tokens(
     """Return the tokens of one rank that an engine with these flags has, as one of its kind said.
 
     Only where that was started for the same longest request and share of the memory, and these take
-    nothing beside that nobody told of it: adapters, a given cache or token budget of a step. Its
-    max-num-seqs, of which it takes memory too, nobody told. None: it does not say.
+    nothing beside: adapters, a given cache or token budget of a step. None: it does not say.
     """
     is_given = flags.kv_cache_bytes is not None or flags.num_gpu_blocks is not None
     is_other = request.adapters is not None or request.max_num_batched_tokens is not None

@@ -105,12 +105,9 @@ def count_arrivals(
     """Return how many requests came within a window that some engine tells of.
 
     ``arrivals = completions + growth of (running + waiting) + rejections``: completions alone
-    cannot see saturation. No engine's arrivals are negative, whatever it reports: it cannot take
-    from what came to others. Where no engine is as old as the window, the time that was watched
-    counts.
-
-    What lost replicas had in flight came once. Sent again, it makes the backlog of the others grow
-    in a moment: no more than that is taken off, so that the rate is never below what they complete.
+    cannot see saturation. No engine's arrivals are negative, whatever it reports. What lost
+    replicas had in flight came once. Sent again, it makes the backlog of the others grow: no more
+    than that is taken off, so that the rate is never below what they complete.
     """
     growth = came = longest_s = 0.0
     for window in (each.over(scrapes) for each in samples):
@@ -151,8 +148,7 @@ def _choose_window(counts: Mapping[int, ArrivalCount], dispersion: float) -> int
     """Return the longest window that no shorter one denies.
 
     With few requests short windows say little: at 0.7 requests per second, 8 s read anything from
-    0.4 to 1.3, and one that reads high by chance would add a replica. But where a part of a window
-    differs from the rest by more than chance, the rest is past.
+    0.4 to 1.3. But where a part of a window differs by more than chance, the rest is past.
     """
     enough = dispersion / MAX_RELATIVE_ERROR**2
     chosen = next((each for each in sorted(counts) if counts[each].requests >= enough), max(counts))
@@ -193,9 +189,8 @@ def _preemptions_per_request(samples: Iterable[EngineSamples]) -> float | None:
 def attainment(within: Sequence[Mapping[float, float]], *, limit_s: float) -> float | None:
     """Return the share of requests within a limit, from cumulative histogram rates.
 
-    Interpolates linearly inside the bucket that the limit falls into, in each engine's own
-    ladder: a bound that one lacks is not zero requests there. No bound holds more than all.
-    None without requests.
+    Interpolates linearly inside the bucket of each engine's own ladder: a bound that one lacks is
+    not zero requests there. No bound holds more than all. None without requests.
     """
     told = with_bounds(within)
     total = sum(each[math.inf] for each in told)
@@ -276,11 +271,10 @@ def measure_lengths(samples: Iterable[EngineSamples]) -> MeasuredLengths | None:
     """Return mean lengths; None when too few requests came over the slow window.
 
     Each is the mean over the slow window, or lies between that and those over shorter ones, the
-    nearer to these the less chance explains that they differ: a shape that quadruples is believed
-    within a minute or two, one that grows is followed, and a few odd requests move nothing. Prompts
-    count when their first token comes, outputs when they end or, where they become longer, by how
-    long they run already. Prompts that become longer are told by the fast window at the soonest:
-    sooner than their answers end they would be planned with those of before.
+    nearer to these the less chance explains that they differ. Prompts count when their first token
+    comes, outputs when they end or, where they become longer, by how long they run already. Prompts
+    that become longer are told by the fast window at the soonest: before their answers end they
+    would be planned with those of before.
     """
     known = list(samples)
     slow, fast, newest = (_means(known, each) for each in LENGTH_WINDOWS)
@@ -336,9 +330,8 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
 
     By Little's law: if as many run as came in the last T seconds, a request runs for T in the mean,
     and for longer where answers have just become longer. A few that wait came last. A T within
-    the shortest window is not used, since its requests may have come at once. Prefill and gaps are
-    those of the last minute; where an engine drafts, a gap yields several tokens, and the estimate
-    is too low.
+    the shortest window is not used, since its requests may have come at once. Where an engine
+    drafts, a gap yields several tokens, and the estimate is too low.
     """
     telling = [
         each

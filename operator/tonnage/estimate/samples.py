@@ -135,9 +135,8 @@ class EngineSamples:
     def is_fresh(self) -> bool:
         """Tell whether these samples may be acted on; those from the future may not.
 
-        For one scrape interval they are as they were when Prometheus said them: the age of an
-        engine whose last scrape failed is the most that it can be, and nothing newer could have
-        come. For how long they are held beyond that is age, too.
+        For one scrape interval they are as they were when Prometheus said them, since nothing newer
+        could have come. For how long they are held beyond that is age, too.
         """
         age_s, interval_s = self.age_s, self.scrape_interval_s
         if age_s is None or age_s < -interval_s:

@@ -219,9 +219,8 @@ class Store:
     ) -> int:
         """Replace a kind by a full list; return how many ghosts were found.
 
-        A watch tells nothing about an object that vanished while it was being re-listed. The
-        list is read here: what the watch says meanwhile is newer than the list. ``unlisted``:
-        namespaces that turn out to be missing in it while it is read.
+        The list is read here: what the watch says meanwhile is newer. ``unlisted``: namespaces that
+        turn out to be missing in it while it is read.
         """
         with self._lock:
             self._noted[kind] = set()

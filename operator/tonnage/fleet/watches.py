@@ -63,10 +63,9 @@ def register(registry: kopf.OperatorRegistry, store: Store) -> None:
 async def log_in(**kwargs: Any) -> kopf.AiohttpSession | None:
     """Return a session that Kopf keeps for good; None: nothing says how to reach the API server.
 
-    Of credentials that were once refused Kopf closes the session under all watches at once: some
-    then end with an error, some hear nothing more. So a 401 is an answer like a 503 to it, which
-    it asks again after its back-off, and each request reads the token of the pod, which rotates.
-    What a kubeconfig says holds for the process, as it does for the loop.
+    Of credentials that were once refused Kopf closes the session under all watches: some then hear
+    nothing more. So a 401 is an answer like a 503 to it, which it asks again after its back-off,
+    and each request reads the token of the pod, which rotates.
     """
     found = _account() or kopf.login_with_kubeconfig(**kwargs)
     if found is None:
@@ -259,8 +258,7 @@ def readable_namespaces(
 ) -> tuple[str, ...]:
     """Return the namespaces to watch: without those of which we may not read every kind.
 
-    A watch that is refused while we run ends all of them, and they begin again without it. So they
-    do when the lists of the loop tell that a namespace may be read, or may not any more. All
+    A watch that is refused while we run ends all of them, and they begin again without it. All
     namespaces, where none may be read.
     """
 

@@ -208,8 +208,7 @@ class WriteQueue:
         """Return the objects whose writes are made now, each with all of them.
 
         Those whose replicas change come first. Then namespaces take turns, and within one, who was
-        left longest: who makes many objects waits for them, and nobody else does. Checks of
-        children come last: a process that starts has one for each object, 20 s of writes for 1,000.
+        left longest. Checks of children come last: at a start there is one for each object.
         """
         now_s, rate = self.clock(), self.per_s * self.share
         self._tokens = min(rate * BURST_S, self._tokens + rate * (now_s - self._at_s))

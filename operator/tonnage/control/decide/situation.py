@@ -117,9 +117,8 @@ class PodCost:
 def costs_to_go(state: ModelState, num_kept: int) -> tuple[PodCost, ...]:
     """Return the marks that let the pods with the least to do go, down to so many that are kept.
 
-    Pods that are not Ready go first, marked or not. Of the others those with the fewest requests,
-    and none that is not measured before one that is. Nothing is written where they already cost
-    less than all who stay.
+    Pods that are not Ready go first, marked or not. Of the others those that are measured, with the
+    fewest requests. Nothing is written where they already cost less than all who stay.
     """
     staying = [pod for pod in state.pods if not pod.is_deleting]
     ready = [pod for pod in staying if pod.is_ready]

@@ -109,9 +109,8 @@ def is_moved(name: str, before: float, after: float) -> bool:
 def facts(status: Status) -> tuple[object, ...]:
     """Return the part of a status whose every change is written at once.
 
-    Numbers of the plan and of replicas, and conditions of ours without messages and times: what
-    others write beside them no apply takes away. The rest are gauges and words that go along with
-    the next write: two limits that nearly touch change places with every waver of the load.
+    Numbers of the plan and of replicas, and conditions of ours without messages and times. The rest
+    goes along with the next write: two limits that nearly touch change places with every waver.
     """
     return (
         status.observed_generation,
@@ -181,8 +180,7 @@ class Reported:
 def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
     """Return the memory of an object that this process sees for the first time.
 
-    What people read goes on from the status that stands there: the last decisions, and since
-    each condition holds, and figures that were measured. So do the constants of the plan, while
+    What people read goes on from the status that is there. So do the constants of the plan, while
     they are within the band in which this process, too, would plan with them again.
     """
     status = _standing(view)

@@ -165,9 +165,9 @@ def _cured(question: SizingQuestion, found: Chosen) -> Sizing | None:
 def _better_asked(question: SizingQuestion, found: Chosen) -> FlagSearchResult | None:
     """Return the plan with other flags of a batch that measured constants favour, if one is known.
 
-    Asked when the constants have stood for a while, and rarely: a search of flags is a long one.
-    What was found stays while they move by no more than the band in which plans ask the same, and
-    while lengths are those it was found for: what it gains is told against what runs at these.
+    Asked when the constants have not moved for a while, and rarely: a search of flags is a long
+    one. What was found stays while they are in the band in which plans ask the same, and while
+    lengths are those it was found for.
     """
     flags, held, now_s = found.sizing.flags, found.belief, question.fleet.now_s
     settled_s = now_s - held.asked.since_s
@@ -252,9 +252,8 @@ def slots_reasons(found: Chosen) -> tuple[Reason, ...]:
 def _as_it_runs(question: SizingQuestion, live: Flags) -> tuple[Sizing, str | None]:
     """Size what runs. A learned constant or longer prompts must not freeze it in overload.
 
-    Where requests come so burstily that a replica keeps the SLO at no rate, it is asked about the
-    most bursts that it bears. Where there are none and no rate keeps it, the fleet is sized for
-    throughput and the reason given.
+    Where bursts are why a replica keeps the SLO at no rate, it is asked about the most that it
+    bears. Where no rate keeps it without any, the fleet is sized for throughput, with the reason.
     """
     try:
         return question.size(live, run=True), None
