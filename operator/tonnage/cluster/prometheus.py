@@ -10,7 +10,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
@@ -250,8 +250,10 @@ class QueryRound:
                     num_bytes += len(piece)
                     self._pay(part, len(piece), num_bytes)
                     reader.feed(piece)
-        is_partial = reader.end()
-        skew_s = skew(_date_s(response), sent_at_s=sent_at_s, received_at_s=self.now())
+        is_partial, date_s = reader.end(), None
+        with suppress(ValueError, OverflowError):  # by the server's own clock
+            date_s = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
+        skew_s = skew(date_s, sent_at_s=sent_at_s, received_at_s=self.now())
         return QueryResult(answered=reader.answered, is_partial=is_partial, clock_skew_s=skew_s)
 
     def _pay(self, part: SetUnderWay, amount_bytes: int, num_bytes: int) -> None:
@@ -281,14 +283,6 @@ def skew(date_s: float | None, *, sent_at_s: float, received_at_s: float) -> flo
     if sent_at_s - 1 < date_s <= received_at_s:
         return 0.0
     return date_s - (sent_at_s if date_s < sent_at_s else received_at_s)
-
-
-def _date_s(response: aiohttp.ClientResponse) -> float | None:
-    """Return when a server answered, by its own clock."""
-    try:
-        return parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 async def _decompress(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:

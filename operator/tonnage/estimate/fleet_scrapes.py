@@ -168,12 +168,13 @@ class FleetScrapes:
             return
         engine, slot, largest = place
         if slot == OF_GPU:
-            known = [value for _, value in samples if 0 <= value <= 1]
-            into.gpus.setdefault(engine[:2], []).extend(known)
+            shares = (value for _, value in samples if 0 <= value <= 1)
+            into.gpus.setdefault(engine[:2], []).extend(shares)
             return
         rows = into.engines.get(engine)
         if rows is None:
-            rows = into.engines[engine] = EngineRows(since_s=self._since_s(engine))
+            known = self.engines.get(engine[:2], {}).get(engine[2])
+            rows = into.engines[engine] = EngineRows(since_s=known.seen_at_s if known else -inf)
         if slot == RUNNING:
             rows.times[series] = [at_s for at_s, _ in samples]
         into.num_dropped += rows.note(slot, largest, samples)
@@ -188,10 +189,6 @@ class FleetScrapes:
             self._add_pod(key, of_pod)
         self.caches |= answered.caches
         self.gpus = {pod: sum(v) / len(v) for pod, v in answered.gpus.items() if v}
-
-    def _since_s(self, key: EngineKey) -> float:
-        known = self.engines.get(key[:2], {}).get(key[2])
-        return known.seen_at_s if known else -inf
 
     def _find(self, labels: Mapping[str, str], into: Answered) -> Place | None:
         """Return where a series goes. That of a cache has its figures in labels."""

@@ -45,10 +45,6 @@ class ForecastInput:
     """From now to what is forecast."""
 
 
-def _last(seen: ForecastInput) -> float:
-    return seen.demand
-
-
 def _forecast_by_rise(seen: ForecastInput) -> float | None:
     """Go on as demand rose in both halves of the last two leads, by the lesser of the two.
 
@@ -116,7 +112,7 @@ def _pattern_at(pattern: Pattern, at_s: float) -> float | None:
 
 
 WAYS: Final[Mapping[str, Callable[[ForecastInput], float | None]]] = {
-    LAST: _last,
+    LAST: lambda seen: seen.demand,
     RISE: _forecast_by_rise,
     "trend": _forecast_by_trend,
     "the day before": _before(DAY_S),

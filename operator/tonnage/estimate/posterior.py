@@ -174,26 +174,23 @@ def with_starts(
 
     ``expected_s``: of a start, before there was any. It counts as much as the first.
     """
-    for each in starts:
-        if 0 < each.took_s <= LONGEST_START_S:
-            known = _with_start(known, each, expected_s)
-    return known
-
-
-def _with_start(known: ObjectPosterior, start: PodStart, expected_s: float) -> ObjectPosterior:
     expected_s = min(expected_s, LONGEST_START_S)
-    mean_s = expected_s if known.cold_start_s is None else known.cold_start_s
-    more_s = min(start.took_s, LARGEST_START * mean_s) - mean_s
-    waited_s = min(max(start.waited_s, 0.0), LONGEST_WAIT_S)
-    gain = max(START_GAIN, 1 / (known.num_starts + 2))
-    variance = (1 - gain) * (known.cold_start_deviation_s**2 + gain * more_s**2)
-    return replace(
-        known,
-        cold_start_s=mean_s + gain * more_s,
-        cold_start_deviation_s=math.sqrt(variance),
-        node_wait_s=known.node_wait_s + gain * (waited_s - known.node_wait_s),
-        num_starts=known.num_starts + 1,
-    )
+    for each in starts:
+        if not 0 < each.took_s <= LONGEST_START_S:
+            continue
+        mean_s = expected_s if known.cold_start_s is None else known.cold_start_s
+        more_s = min(each.took_s, LARGEST_START * mean_s) - mean_s
+        waited_s = min(max(each.waited_s, 0.0), LONGEST_WAIT_S)
+        gain = max(START_GAIN, 1 / (known.num_starts + 2))
+        variance = (1 - gain) * (known.cold_start_deviation_s**2 + gain * more_s**2)
+        known = replace(
+            known,
+            cold_start_s=mean_s + gain * more_s,
+            cold_start_deviation_s=math.sqrt(variance),
+            node_wait_s=known.node_wait_s + gain * (waited_s - known.node_wait_s),
+            num_starts=known.num_starts + 1,
+        )
+    return known
 
 
 def not_to_come(known: ObjectPosterior, now_s: float) -> ObjectPosterior:
