@@ -110,8 +110,7 @@ Object = dict[str, Any]
 ATTEMPTS = 3
 LONGEST_RETRY_AFTER_S = 5.0
 MOST_BYTES = 16 * MIB
-"""Of one object, and of every other answer. etcd takes 1.5 MiB, which JSON may write six times as
-long."""
+"""Of one object, and of every other answer. etcd takes 1.5 MiB, in JSON up to six times as long."""
 RETRIED = frozenset({429, 500, 502, 503, 504})
 JSON = "application/json"
 MESSAGE_LENGTH = 300

@@ -49,8 +49,7 @@ CHUNK = 100
 """Objects in one answer to a list. As it is parsed, one of Kubernetes' takes ten times the memory
 of what is kept of it, and what a list leaves free is never given back whole."""
 FIRST_CHUNK = 10
-"""Objects in the first answer, which shows how large they are; in each further one twice as many
-while they are small."""
+"""Objects in the first answer; while they are small there are twice as many in each further one."""
 PAGE_BYTES = 8 * MIB
 """Of one answer to a list: of larger ones fewer objects are asked for."""
 APPLY = "application/apply-patch+yaml"

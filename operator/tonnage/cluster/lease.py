@@ -4,8 +4,7 @@ The client library's elector lets a hung renewal go on leading, so this one is o
 ends when the renewal is overdue, whether or not anything answered.
 
 Releases that serve the whole cluster and one class of objects contend for one Lease, whatever
-their namespaces: the oldest that is labelled with the class. Its age is the API server's word, so
-nobody makes an older one.
+their namespaces: the oldest that is labelled with the class, by the API server's word.
 """
 
 import time
@@ -22,9 +21,8 @@ NAME = "tonnage-operator"
 CLASS_LABEL = "tonnage.dev/operator-class"
 """On the Lease of a release that serves the whole cluster; empty: of those without a class."""
 SETTLE_S = RENEW_S
-"""For so long a Lease of a class that nobody ever held is looked at before it is taken. One that
-is made at the same time and counts as older, in the same second or by another API server's clock,
-is seen by then."""
+"""For so long a Lease of a class that nobody ever held is looked at before it is taken: by then one
+that is made at the same time and counts as older, by another clock say, is seen."""
 MOST_TRANSITIONS = 2_147_483_647
 """That the API server takes."""
 

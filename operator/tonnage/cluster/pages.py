@@ -113,8 +113,7 @@ Reduce = Callable[[bytes], bytes]
 def without_depths(data: bytes) -> bytes:
     """Return JSON with null for what nests deeper than is read.
 
-    Most is as it was, and is looked at from the inside out at the speed of C: each step takes the
-    innermost brackets away.
+    Most is as it was, and is looked at from the inside out: each step takes the innermost brackets.
     """
     bare = data.replace(rb"\\", b"").replace(rb"\"", b"").translate(None, _OTHERS)
     brackets = _BARE_TEXT.sub(b"", bare.replace(b'""', b""))

@@ -62,8 +62,7 @@ class SetUnderWay:
     def turn(self) -> tuple[bool, int]:
         """Return what is least for the set that comes next: the slow ones are last.
 
-        A namespace has one place at first, several together have two: where the time is short for
-        all, some are through.
+        A namespace has one place at first, several have two: where time is short, some are through.
         """
         num_places = 1 if len(self.queries.namespaces) == 1 else 2
         return self.is_slow, self.num_under_way // num_places

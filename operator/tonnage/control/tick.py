@@ -140,8 +140,7 @@ def _recall(
 ) -> tuple[Fleet, Mapping[str, ObjectMemory]]:
     """Return what is remembered of each object; of one that cannot be recalled the bug is noted.
 
-    Where the clock was set back an object is watched anew, as after a restart, beside the same
-    writers.
+    Where the clock was set back an object is watched anew, beside the same writers.
     """
     known, models = dict[str, ObjectMemory](), list[ModelState]()
     for state in fleet.models:

@@ -44,14 +44,12 @@ MOST_ALLOWED = 40.0
 """Late requests that would be allowed, beyond which older evidence counts half."""
 EVIDENCE_S = 1800.0
 """For which evidence counts in full, however many requests came: a queue of a minute makes hundreds
-late, and is gone. A minute of an hour misses no SLO; four times as many late as allowed show within
-three windows all the same."""
+late, and misses no SLO. Four times as many late as allowed show within three windows."""
 LASTING = 2
 """Windows in a row: a burst is over in one, and its load is more than that of the window."""
 HALF_LIFE_S = 24 * HOUR_S
 PATIENCE_S = 900.0
-"""For which more replicas serve before the next step, where it cannot be seen yet whether the last
-one helped."""
+"""For which more replicas serve before the next step, if nothing tells whether the last helped."""
 LONGEST_WAIT_S = HOUR_S
 """For more replicas, which a limit or less demand may keep away: then a trial is over."""
 LIGHTER = 0.95

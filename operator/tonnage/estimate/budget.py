@@ -18,8 +18,7 @@ BINS: Final = 24
 """Of a window: the oldest leaves it as a whole."""
 DEFAULT_WINDOW_S: Final = DAY_S
 FEWEST, FEWEST_ALLOWED = 100.0, 1.0
-"""Requests, and late ones that the target allows of them, below which a budget says nothing: one
-late request would burn it."""
+"""Requests, and late ones allowed of them, below which a budget says nothing: one would burn it."""
 STAYS: Final = 0.5
 """Of these, down to which a budget that says something goes on."""
 ROUNDING: Final = 1e-9

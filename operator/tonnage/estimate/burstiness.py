@@ -62,8 +62,7 @@ Counted = tuple[CountedWindow, ...]
 def add_count(state: Counted, *, at_s: float, count: float, seconds: float) -> Counted:
     """Return the windows with one more, if it overlaps none, and without those of an hour ago.
 
-    A clock that was set back by more than a window, and another length, begin anew: windows of two
-    lengths are not compared.
+    A clock that was set back by more than a window, and windows of another length, begin anew.
     """
     new = CountedWindow(at_s=at_s, count=count, seconds=seconds)
     was = state[-1] if state else new

@@ -157,8 +157,7 @@ def speed_key(request: SizingRequest, flags: Flags) -> str:
     """Return the key under which speed is learned: model, formats, GPU, split, engine minor.
 
     And how data-parallel ranks were said to exchange, in which format of their own experts are
-    priced, and which kernels have a rate of their own: constants learned beside another exchange or
-    rate make up for it.
+    priced, and which kernels have a rate of their own: constants make up for those.
     """
     split, own_format = flags.parallelism, format_of_experts(request.weights)
     has_own = request.shape.has_experts and "experts" in dict(request.weights.own)

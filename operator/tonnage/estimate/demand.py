@@ -13,8 +13,7 @@ from tonnage.estimate.samples import EngineSamples, Rates, sums_of
 
 MAX_RELATIVE_ERROR = 0.01
 """Standard error of a rate that is good enough: of 10,000 requests, where they come by chance. The
-highest of an hour's counts is two or three errors above the mean, and stays for some starts: at 3 %
-that was a replica in ten."""
+highest of an hour's counts is two or three errors too high: at 3 % that was a replica in ten."""
 SIGNIFICANT = 3.0
 """Standard deviations by which a shorter window must differ to be believed."""
 
@@ -68,8 +67,7 @@ def measure_demand(
 
     ``longest_s``: how far back a window may reach: what pods served that are gone is in none.
     ``in_flight_of_lost_pods``: requests that pods had in flight when they were lost of late.
-    ``dispersion``: variance of the number of requests in a time over its mean, 1 where they come by
-    chance.
+    ``dispersion``: variance of the number of requests in a time over its mean; by chance 1.
     """
     fresh = [each for each in samples if each.is_fresh]
     windows = _complete_windows(fresh, longest_s)

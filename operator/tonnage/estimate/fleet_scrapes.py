@@ -2,8 +2,7 @@
 
 The samples of one scrape of a target have the same time, and those of two Prometheus replicas have
 not. So the times of ``RUNNING`` in the one label set that is followed are the scrapes of an engine,
-and what was sampled at other times is of another replica. Another label set is followed when the
-one before stops.
+and what was sampled at other times is of another replica. When it stops another is followed.
 """
 
 import math

@@ -85,8 +85,7 @@ MOST_PRICE: Final = 99.0
 """Of a replica short, in replicas held: promises above p99 have none that is higher."""
 
 HoldCost = tuple[tuple[float, float], ...]
-"""(short, held for nothing) by the starts for which replicas are held: demand times notes, those of
-long ago with less weight."""
+"""(short, held for nothing) by the starts for which replicas are held: demand times faded notes."""
 NOTHING_HELD: Final[HoldCost] = ((0.0, 0.0),) * len(STARTS)
 
 

@@ -22,8 +22,7 @@ SHRINKAGE: Final = 1e-6
 
 GOODPUT_FACTORS = (0.05, 1.5)
 BURST_FACTORS = (1.0, 3.0)
-"""Times what counts tell above the usual: a burst that lasts for all gaps between the scrapes of a
-window, or for one."""
+"""Times what counts tell above the usual: a burst lasts for all gaps of a window, or for one."""
 LARGEST_FACTOR = 100.0
 LARGEST_EFFICIENCY = 1.5
 """Somewhat above what can be: the nominal figure of a class may be too low."""

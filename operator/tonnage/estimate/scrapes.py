@@ -25,8 +25,7 @@ from tonnage.estimate.metrics import (
 )
 
 Row = Sequence[float]
-"""The columns of a page in order, bounds of histograms last. NaN: not on the page; infinite: there,
-and no figure."""
+"""The columns of a page, bounds of histograms last. NaN: not on it; infinite: there, no figure."""
 Timed = tuple[float, Row]
 """A page and the time of its scrape."""
 TIME, WATCHED, IN_FLIGHT, NUM_OWN = 0, 1, 2, 3

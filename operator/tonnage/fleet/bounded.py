@@ -2,8 +2,7 @@
 
 Both read through sessions whose answers are of this class. Kopf parses a whole page, and each line
 of a watch, and has many objects in memory for a moment. So bytes are counted, and objects reduced,
-before it sees them; and of a ModelDeployment that is not too large it sees what a decision can
-depend on.
+before it sees them; of a ModelDeployment it sees what a decision can depend on.
 """
 
 import asyncio

@@ -121,16 +121,14 @@ LOG = logging.getLogger("tonnage.heartbeat")
 CLIENT_S = 10
 """For a client to say what it wants."""
 MOST_CLIENTS = 64
-"""At once, each with a thread. One more sends the longest away: those who say nothing hold places
-for long, a probe for a moment."""
+"""At once, each with a thread. One more sends the longest away, which is no probe."""
 STALE_S = 300
 """A loop that has begun no step of a tick for so long is dead, and so is Kopf's when nothing of it
 ran. What a step waits for has a time-out of its own. Series of such a tick are not shown."""
 SLOW_S = 60
 """After which the log says where a loop stands."""
 UNREADY_S = 900
-"""Without a tick that went through, while the API server is there: a new process reads settings and
-token anew."""
+"""Without a good tick, while the API server is there: a new process reads its settings anew."""
 MOST_FRAMES = 8
 """Of where a loop stands, the innermost."""
 LOOP, WATCHES = "loop", "MainThread"

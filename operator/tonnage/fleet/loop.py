@@ -256,8 +256,7 @@ def within(budget_s: float, clock: Callable[[], float]) -> OnSearch:
 def until(asked: threading.Event) -> OnSearch:
     """Return what begins no search but the first of a tick once somebody asks for something.
 
-    The change waits for the end of the tick. A search that has begun ends: under ever new changes
-    none would.
+    The change waits for the end of the tick. A search that has begun ends: else none might.
     """
     has_begun = False
 

@@ -1,7 +1,6 @@
 """Asks Prometheus once, beside the loop, what it knows of objects from before this process.
 
-A few objects of one namespace at a time: what floods, hangs or is refused costs those alone, for
-ten minutes.
+A few objects of one namespace at a time: what fails costs those alone, for ten minutes.
 """
 
 import logging

@@ -57,8 +57,7 @@ def never_lower_on_missing_data(situation: Situation) -> Iterator[Bound]:
 def hold_in_a_blackout(situation: Situation) -> Iterator[Bound]:
     """Take nothing away while much of the fleet is blind at once, and trust no blind one's need.
 
-    Who sees is raised by its own series, a first fleet is brought up, and what known events ask
-    for stands on no figures.
+    Who sees is raised by its own series, and a first fleet is brought up, as known events are.
     """
     current, blackout = situation.current, situation.blackout
     if blackout is not None and current > 0:

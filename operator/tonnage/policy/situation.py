@@ -29,8 +29,7 @@ class Need:
     floor: int = 0
     """Of known events, whatever is measured."""
     planned_requests_per_s: float | None = None
-    """What comes, or is expected to, with headroom, reserve for bursts and events; None: not
-    known."""
+    """What comes, or is expected to, with headroom, bursts and events; None: not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

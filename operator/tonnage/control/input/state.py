@@ -119,8 +119,7 @@ class DeploymentView:
     adopt: str | None = None
     """UID of the ModelDeployment that it is handed over to."""
     selector: frozenset[tuple[str, str]] = frozenset()
-    """Labels of the pods that it counts as its own; nobody can change them. A LeaderWorkerSet gives
-    pods such labels itself."""
+    """Labels of the pods that it counts as its own, which nobody can change."""
     rendered: str | None = None
     """Digest of the pod template as we wrote it, as we recorded it."""
     made_from: str | None = None

@@ -110,8 +110,7 @@ def with_late_caches(
 SETTLE_SCRAPES = 2
 """A replica need not have reported in its first scrape intervals."""
 CUT_OFF_SCRAPES = 8
-"""Within which what a lost pod had in flight comes again: the 40 s until its node counts as lost,
-and the shortest window."""
+"""In which what a lost pod had in flight comes again: 40 s for its node, and a shortest window."""
 UNSEEN, UNSEEN_SCRAPES = "quarter of an hour", 8
 """More scrapes than so many are missing of a pod that served before the first that is known."""
 MOST_NAMED = 3

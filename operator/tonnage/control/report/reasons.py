@@ -1,8 +1,7 @@
 """Every condition, and every reason that one or a decision can have, with what it says.
 
 A label of a metric takes no other value. Words of another's make, such as those of the API server,
-never get into a label: each new value is another series, and kept for as long as Prometheus keeps
-anything.
+never get into a label: each new value is another series.
 """
 
 from collections.abc import Mapping

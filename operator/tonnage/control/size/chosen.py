@@ -117,8 +117,7 @@ def choose_running(
 ) -> Chosen:
     """Size what runs; the state's model is the one that its pods were made for.
 
-    ``is_reapplied``: ours is about to be reapplied over an edit of its template, where it would be
-    else.
+    ``is_reapplied``: ours may be about to be reapplied over an edit of its template.
 
     Raises:
         RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
@@ -206,8 +205,7 @@ def _is_worth_it(found: Chosen, best: Sizing) -> bool:
 def _better_slots(question: SizingQuestion, found: Chosen) -> Sizing | None:
     """Return the plan with other slots or another token budget, if it gains.
 
-    Where the cache stops the batch, what another flag leaves of it is an estimate, and nothing is
-    said.
+    Not where the cache stops the batch: what another flag leaves of it is an estimate.
     """
     flags = found.sizing.flags
     try:

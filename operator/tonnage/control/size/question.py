@@ -84,8 +84,7 @@ def _claim_of(model: ModelDeployment) -> str | None:
 
 
 ALL_TAKEN = 0.98
-"""Cached share of prompts from which on decode computes a token of each: no more than 0.99 is ever
-measured."""
+"""Cached share of prompts from which on decode computes a token of each: at most 0.99 is seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
