@@ -92,7 +92,8 @@ def with_late_caches(
     """Note what makes TTFT late and is no lack of replicas."""
     known = tuple(engines)
     full = [each for each in known if each.untaken_share]
-    waiting = [each for each in known if each.mean_deferred is not None]
+    is_decode = request.role == "decode"
+    waiting = [each for each in known if is_decode and each.mean_deferred is not None]
     started = sum(each.ttft_within.get(math.inf, 0.0) for each in waiting)
     # How long the mean request waits for its cache: those that do, over those that come.
     wait_s = sum(each.mean_deferred or 0.0 for each in waiting) / started if started else 0.0
@@ -101,7 +102,7 @@ def with_late_caches(
         late = ""
         if full:
             late = _untaken(full)
-        elif request.role == "decode" and wait_s - request.transfer_s > SLOW_SHARE * remaining_s:
+        elif wait_s - request.transfer_s > SLOW_SHARE * remaining_s:
             late = f"KV caches take {format_s(wait_s)} to arrive"
         message = f"{late}: more replicas do not help"
         yield replace(each, cause=Reason("CachesLate", message)) if late else each
