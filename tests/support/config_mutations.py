@@ -12,8 +12,12 @@ from functools import cache
 from typing import Any
 
 import family_configs
-from tonnage.catalog.config.architectures.kinds import ARCHITECTURES, WRAPPED_TYPES, WRAPPERS
-from tonnage.catalog.config.architectures.traits import Architecture
+from tonnage.catalog.config.architectures.kinds import (
+    ARCHITECTURES,
+    WRAPPED_TYPES,
+    WRAPPERS,
+    Architecture,
+)
 from tonnage.catalog.config.keys.decoder import DecoderKeys
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import CatalogError

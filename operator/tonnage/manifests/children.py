@@ -287,11 +287,7 @@ def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int, class_s: fl
 
 
 def _host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
-    """Return the memory of the host that a replica gets for its cache.
-
-    Raises:
-        NotServableError: the working set takes more than may be given.
-    """
+    """Return the memory of the host that a replica gets for its cache."""
     gib = host_cache_gib(given, sizing)
     if gib > MOST_HOST_GIB:
         raise NotServableError(
@@ -302,11 +298,7 @@ def _host_cache_gib(given: KvOffload, sizing: Sizing) -> int:
 
 
 def _check_groups(sizing: Sizing, site: Site) -> None:
-    """Refuse a replica over several nodes that cannot be run.
-
-    Raises:
-        NotServableError: by its split, the version of its engine, or the cluster.
-    """
+    """Refuse a replica over several nodes that cannot be run."""
     request, split = sizing.request, sizing.flags.parallelism
     node = request.gpu.gpus_per_node
     asked = (
@@ -331,9 +323,6 @@ def _check_name(model: ModelDeployment) -> None:
     """Refuse a name with which no worker could be made.
 
     The workers of a group have a StatefulSet named by the group, which adds a hash to that.
-
-    Raises:
-        NotServableError: it is too long.
     """
     longest = f"{model.name}-{model.spec.scaling.max_replicas}"
     if len(longest) > MAX_NAME_LENGTH:
@@ -346,11 +335,7 @@ def _check_name(model: ModelDeployment) -> None:
 
 
 def _check_budget(model: ModelDeployment, num_nodes: int) -> None:
-    """Refuse a disruption budget that would count pods where it means replicas.
-
-    Raises:
-        NotServableError: it is a percentage.
-    """
+    """Refuse a disruption budget that would count pods where it means replicas."""
     budget = (model.spec.pods or Pods()).disruption_budget
     share = budget and (budget.min_available or budget.max_unavailable)
     if isinstance(share, str):

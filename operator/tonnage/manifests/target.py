@@ -217,9 +217,6 @@ def _with_overrides(request: SizingRequest, spec: Spec, found: Mapping[str, str]
     """Return the request with what the engine overrides of its model's configuration.
 
     A file that the spec names was read before; that it has the same is assumed.
-
-    Raises:
-        CatalogError: the value is no JSON object, or what it makes is not understood.
     """
     written = found.get(OVERRIDES)
     keys = [flag for flag in found if flag.startswith(f"{OVERRIDES}.")]
@@ -265,11 +262,7 @@ def _version_inputs(target: ScaleTarget | None, engine: TargetEngine) -> Iterato
 def _with_drafts(
     request: SizingRequest, found: Mapping[str, str], *, has_started: bool
 ) -> SizingRequest:
-    """Return the request with what drafts; engines that run are scaled without what is unknown.
-
-    Raises:
-        ValueError: nothing runs, and nobody knows what the draft takes.
-    """
+    """Return the request with what drafts; engines that run are scaled without what is unknown."""
     try:
         return with_drafts(request, found)
     except ValueError as error:

@@ -15,17 +15,15 @@ from tonnage.catalog.config.architectures.kinds import (
     UNDERSTOOD,
     WRAPPED_TYPES,
     WRAPPERS,
+    Architecture,
     assumed_architecture,
     assumed_kind,
     assumed_wrapper,
+    has_wide_norms,
     kind_of_class,
+    outer_vector_parameters,
     refuse_unknown_parts,
     refuse_without_decode,
-)
-from tonnage.catalog.config.architectures.traits import (
-    Architecture,
-    has_wide_norms,
-    outer_vector_parameters,
     vector_parameters,
 )
 from tonnage.catalog.config.encoders import read_encoders

@@ -267,11 +267,7 @@ _DRAFTS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules
 
 
 def _without_synonyms(block: Mapping[str, object]) -> dict[str, object]:
-    """Leave one name of each key: null is no value, and two different values are no answer.
-
-    Raises:
-        ModelConfigError: names both.
-    """
+    """Leave one name of each key: null is no value, and two different values are no answer."""
     remaining = dict(block)
     for names in _SYNONYMS:
         written = [name for name in names if block.get(name) is not None]
