@@ -91,15 +91,11 @@ def spec_digest(model: ModelDeployment) -> str:
 
 @memoize
 def _digest_of(spec: Spec) -> str:
-    return _digest(_written_spec(spec))
+    return _digest(json.dumps(_digestible(spec), sort_keys=True))
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
-
-
-def _written_spec(spec: Spec) -> str:
-    return json.dumps(_digestible(spec), sort_keys=True)
 
 
 def _digestible(spec: Spec) -> dict[str, Any]:
@@ -152,7 +148,7 @@ def deployment(
         DIGEST_ANNOTATION: spec_digest(model),
         FLAGS_ANNOTATION: write_flags(figures.flags, figures.host_cache_gib, class_s),
         DRAIN_ANNOTATION: str(drain_s),
-        SPEC_ANNOTATION: _written_spec(model.spec),
+        SPEC_ANNOTATION: json.dumps(_digestible(model.spec), sort_keys=True),
     }
     made = {
         "apiVersion": workload.api_version,
