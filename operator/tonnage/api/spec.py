@@ -327,10 +327,6 @@ def _refuses_late(spec: "Spec") -> bool:
     return spec.engine is not None and spec.engine.admission == "inTime"
 
 
-def _has_no_policy(spec: "Spec") -> bool:
-    return spec.pods is None or spec.pods.network_policy is None
-
-
 def _has_no_stages(spec: "Spec") -> bool:
     split = spec.hardware.parallelism
     return split is None or (split.pipeline or 1) == 1
@@ -391,7 +387,7 @@ _ROLE_RULES = (
     _of_role(
         "!has(self.pods) || !has(self.pods.networkPolicy)",
         "networkPolicy must not be set with engine.role: the ports of transfers are unknown",
-        _has_no_policy,
+        lambda it: it.pods is None or it.pods.network_policy is None,
         "pods.networkPolicy",
     ),
     _of_role(
@@ -450,7 +446,7 @@ _TOPOLOGY_RULES = (
     _beside(
         "!has(self.pods) || !has(self.pods.networkPolicy)",
         "networkPolicy must not be set with topology: the ports of transfers are unknown",
-        _has_no_policy,
+        lambda it: it.pods is None or it.pods.network_policy is None,
         "pods",
     ),
     _beside(

@@ -6,7 +6,7 @@ to no model of the catalogue, or to two of different shapes, stays unknown.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
@@ -136,8 +136,3 @@ def publisher_of(model_id: str) -> str | None:
     """Return who published a model, in lower case; None: the id does not say."""
     publisher, slash, _ = model_id.partition("/")
     return publisher.casefold() if slash else None
-
-
-def may_rename(publisher: str | None, owners: Iterable[str | None]) -> bool:
-    """Tell whether a publisher's name of one of the owners' models means that model."""
-    return publisher is None or publisher in REQUANTIZERS or publisher in set(owners)

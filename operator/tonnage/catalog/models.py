@@ -21,7 +21,8 @@ from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.gpu import UnknownModelError
 from tonnage.catalog.model_names import (
     QUANTIZATION,
-    may_rename,
+    REQUANTIZERS,
+    NameParts,
     name_parts,
     no_decoder,
     publisher_of,
@@ -90,18 +91,6 @@ class ConfigOrigin:
     certainty: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaseCheckpoint:
-    """A model of the catalogue under the name of another checkpoint of the same shape."""
-
-    name: str
-    """In the catalogue."""
-    weight_format: str | None
-    """That the other name says, a key of ``QUANTIZATION``. None: as in the catalogue."""
-    is_tuned: bool
-    """The longest context may be another."""
-
-
 def built_in_model(model_id: str, overrides: str = "") -> ModelShape:
     """Return the shape of a model that ships with Tonnage, or of one whose name says its base.
 
@@ -111,10 +100,10 @@ def built_in_model(model_id: str, overrides: str = "") -> ModelShape:
         CatalogError: it does not; the message lists near names.
         UnknownArchitectureError: it does, but has parts that no formula here covers.
     """
-    found = _known(model_id)
-    if isinstance(found, str):
-        return _shape(found, overrides)
-    return _renamed_shape(model_id, found, overrides)
+    name, said = _known(model_id)
+    if said is None:
+        return _shape(name, overrides)
+    return _renamed_shape(model_id, name, said, overrides)
 
 
 def model_origin(model_id: str) -> ConfigOrigin:
@@ -123,8 +112,7 @@ def model_origin(model_id: str) -> ConfigOrigin:
     Raises:
         CatalogError: it does not ship with Tonnage.
     """
-    found = _known(model_id)
-    shape, checkpoint = _blocks(found if isinstance(found, str) else found.name)
+    shape, checkpoint = _blocks(_known(model_id)[0])
     parts = [part for part in (shape, checkpoint) if "certainty" in part]
     return ConfigOrigin(
         source="; ".join(part["source"] for part in parts),
@@ -132,33 +120,20 @@ def model_origin(model_id: str) -> ConfigOrigin:
     )
 
 
-def _known(model_id: str) -> str | BaseCheckpoint:
-    """Return the name of a built-in model, or the base model that a rule gives for it."""
-    try:
-        return full_model_name(model_id)
-    except UnknownModelError:
-        other = base_checkpoint(model_id)
-        if other is None:
-            raise
-        return other
-
-
-def base_checkpoint(model_id: str) -> BaseCheckpoint | None:
-    """Return the model that another name stands for by rule; None: no rule leads to one.
+def _known(model_id: str) -> tuple[str, NameParts | None]:
+    """Return the name of a built-in model, or the base that a rule gives, and what a name says.
 
     Publishers of weights in other formats may rename any model, others their own.
     """
-    parts = name_parts(model_id)
-    names = _bases().get(parts.base, ()) if parts else ()
-    owners = [publisher_of(name) for name in names]
-    shapes = {_blocks(name)[1]["shape"] for name in names}
-    if parts is None or len(shapes) != 1 or not may_rename(publisher_of(model_id), owners):
-        return None
-    return BaseCheckpoint(
-        name=min(names, key=lambda name: "quantization_config" in _blocks(name)[1]),
-        weight_format=parts.weight_format,
-        is_tuned=parts.is_tuned,
-    )
+    try:
+        return full_model_name(model_id), None
+    except UnknownModelError:
+        parts, publisher = name_parts(model_id), publisher_of(model_id)
+        names = _bases().get(parts.base, ()) if parts else ()
+        owners = {None, *REQUANTIZERS, *map(publisher_of, names)}
+        if len({_blocks(name)[1]["shape"] for name in names}) != 1 or publisher not in owners:
+            raise
+        return min(names, key=lambda name: "quantization_config" in _blocks(name)[1]), parts
 
 
 @cache
@@ -172,23 +147,21 @@ def _bases() -> Mapping[tuple[str, ...], tuple[str, ...]]:
     return found
 
 
-def _renamed_shape(model_id: str, other: BaseCheckpoint, overrides: str) -> ModelShape:
-    config = with_overrides(built_in_config(other.name), overrides)
-    stored, there = "weights as there", name_parts(other.name)
-    if there and there.weight_format and not other.weight_format:
+def _renamed_shape(model_id: str, base: str, said: NameParts, overrides: str) -> ModelShape:
+    config = with_overrides(built_in_config(base), overrides)
+    stored, there = "weights as there", name_parts(base)
+    if there and there.weight_format and not said.weight_format:
         config.pop("quantization_config", None)
         stored = "weights in 16 bits, as the name says nothing else"
-    elif other.weight_format:
-        config["quantization_config"] = dict(QUANTIZATION[other.weight_format])
-        stored = f"weights in {other.weight_format}, as the name says"
-    shape = shape_from_config(
-        config, name=model_id, encoder_parameters=encoder_parameters(other.name)
-    )
-    note = f"counted with the shape of {other.name}, {stored}: give its config.json to be sure"
+    elif said.weight_format:
+        config["quantization_config"] = dict(QUANTIZATION[said.weight_format])
+        stored = f"weights in {said.weight_format}, as the name says"
+    shape = shape_from_config(config, name=model_id, encoder_parameters=encoder_parameters(base))
+    note = f"counted with the shape of {base}, {stored}: give its config.json to be sure"
     return replace(
         shape,
-        max_position_tokens=None if other.is_tuned else shape.max_position_tokens,
-        dtype="float16" if other.weight_format == "int4" else shape.dtype,  # as AWQ's recipes write
+        max_position_tokens=None if said.is_tuned else shape.max_position_tokens,
+        dtype="float16" if said.weight_format == "int4" else shape.dtype,  # as AWQ's recipes write
         notes=(*shape.notes, note),
     )
 

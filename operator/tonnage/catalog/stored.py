@@ -101,15 +101,12 @@ def tensor_parts(names: Iterable[str], *, num_layers: int) -> dict[str, TensorPa
     found = {name: part_of_name(name, num_layers=num_layers) for name in names}
     states = {tensor.module for name, tensor in found.items() if name.endswith(f".{_STATE_MARK}")}
     sparse = {tensor.layer for tensor in found.values() if tensor.part == "experts"}
-    return {name: _resolve_part(tensor, states, sparse) for name, tensor in found.items()}
-
-
-def _resolve_part(tensor: TensorPart, states: set[str], sparse: set[int | None]) -> TensorPart:
-    if tensor.part == "attention" and tensor.module in states:
-        return replace(tensor, part="state_attention")
-    if tensor.part == "dense_ffn" and tensor.layer in sparse:
-        return replace(tensor, part="shared_experts")
-    return tensor
+    for name, tensor in found.items():
+        if tensor.part == "attention" and tensor.module in states:
+            found[name] = replace(tensor, part="state_attention")
+        elif tensor.part == "dense_ffn" and tensor.layer in sparse:
+            found[name] = replace(tensor, part="shared_experts")
+    return found
 
 
 def part_of_name(name: str, *, num_layers: int) -> TensorPart:

@@ -391,16 +391,16 @@ def _torchao_format(written: object) -> WeightFormat:
     if kind in _TORCHAO_INT4:
         size = data.get("group_size", DEFAULT_GROUP) if isinstance(data, Mapping) else DEFAULT_GROUP
         if isinstance(size, int) and size > 0:
-            return _with_wide_zero_points(bits=4, group_size=size)
+            return _with_wide_zero_points(size)
     if kind not in TABLE["torchao"]:
         raise not_understood("quant_type", kind)
     return _NAMED[TABLE["torchao"][kind]]
 
 
-def _with_wide_zero_points(*, bits: int, group_size: int) -> WeightFormat:
-    """Return integers with a scale and a zero point of 16 bits for each group."""
-    plain = integer_group_format(bits=bits, group_size=group_size, has_zero_points=False)
-    return replace(plain, bytes_per_parameter=bits / 8 + 2 * SCALE_BYTES / group_size)
+def _with_wide_zero_points(group_size: int) -> WeightFormat:
+    """Return integers of four bits with a scale and a zero point of 16 bits for each group."""
+    plain = integer_group_format(bits=NARROW_BITS, group_size=group_size, has_zero_points=False)
+    return replace(plain, bytes_per_parameter=NARROW_BITS / 8 + 2 * SCALE_BYTES / group_size)
 
 
 def _bits_and_bytes(keys: QuantizationKeys) -> WeightFormat:
@@ -423,7 +423,7 @@ def _hqq(keys: QuantizationKeys) -> WeightFormat:
     bits, group_size = params.get("nbits"), params.get("group_size")
     if bits != NARROW_BITS or not isinstance(group_size, int) or group_size <= 0:
         raise not_understood("quant_config", f"{bits} bits in groups of {group_size}")
-    return _with_wide_zero_points(bits=NARROW_BITS, group_size=group_size)
+    return _with_wide_zero_points(group_size)
 
 
 def _of_one(stored: Callable[[QuantizationKeys], WeightFormat]) -> Reader:
