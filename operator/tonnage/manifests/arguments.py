@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from tonnage.api.spec import Adapters, Spec
+from tonnage.api.spec import Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.names import MIDDLEWARE, Manifest, field_of_pod
@@ -23,26 +23,6 @@ from tonnage.units import GIB, MIB, engine_integer, quantity
 
 CONNECTOR: Final = "NixlConnector"
 KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
-
-
-def role_arguments(spec: Spec) -> Iterator[str]:
-    """Yield the flags.
-
-    A cache that cannot be taken is computed anew: ``fail``, which is the default since 0.17, would
-    end each request whose prefill replica is gone, and all of them while one role has rolled and
-    the other has not.
-
-    Sources:
-        [vllm-source] config/kv_transfer.py.
-        [vllm-nixl-usage]
-    """
-    if role := spec.role:
-        config = {
-            "kv_connector": CONNECTOR,
-            "kv_role": KV_ROLES[role],
-            "kv_load_failure_policy": "recompute",
-        }
-        yield from ("--kv-transfer-config", json.dumps(config, separators=(",", ":")))
 
 
 def role_environment(spec: Spec) -> list[Manifest]:
@@ -56,36 +36,6 @@ def role_environment(spec: Spec) -> list[Manifest]:
         return []
     address = {"fieldRef": field_of_pod("status.podIP")}
     return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address}]
-
-
-def queue_arguments(class_s: float, max_queued_tokens: int | None) -> Iterator[str]:
-    """Yield the flags: who goes first, and when who comes is refused.
-
-    ``class_s``: the age of who is served last from which those who come are a class of their own,
-    which starts first. 0: in order.
-
-    Sources:
-        [vllm-source] v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in
-        entrypoints/openai/api_server.py, since 0.29 entrypoints/serve/middleware/register.py;
-        v1/engine/async_llm.py check_admission.
-    """
-    if class_s:
-        yield from ("--scheduling-policy", "priority", "--middleware", MIDDLEWARE)
-    if max_queued_tokens is not None:
-        yield from ("--max-num-queued-tokens", str(max_queued_tokens))
-
-
-def offload_arguments(rank_gib: float) -> Iterator[str]:
-    """Yield the flags; ``rank_gib``: of a data-parallel rank, in GiB; 0: no such cache.
-
-    Sources:
-        [vllm-source] config/cache.py kv_offloading_size: of all tensor-parallel ranks, and each
-        data-parallel rank takes as much; v1/kv_offload/cpu/shared_offload_region.py: in /dev/shm,
-        all of it from the start on.
-    """
-    if rank_gib:
-        yield from ("--kv-offloading-size", f"{rank_gib:.9g}")
-        yield from ("--kv-offloading-backend", "native")
 
 
 def host_cache_room_gib(gib: int, ranks: int) -> int:
@@ -172,83 +122,87 @@ def engine_arguments(spec: Spec, figures: PodFigures, *, is_worker: bool = False
 
     ``is_worker``: of a process on a further node, which answers no requests.
     """
-    return [spec.model.id, *_model(spec, figures), *_capacity(spec, figures),
-            *_nodes(figures, is_worker=is_worker),
-            *_further(spec.model.adapters, figures),
-            *(spec.engine.args if spec.engine else ())]  # fmt: skip
+    words = [spec.model.id]
+    for flag, value in _written_flags(spec, figures, is_worker=is_worker).items():
+        if value is not None and value is not False:
+            words += [flag] if value is True else [flag, str(value)]
+    return [*words, *(spec.engine.args if spec.engine else ())]
 
 
-def _model(spec: Spec, figures: PodFigures) -> Iterator[str]:
-    served_names = [a for a in (spec.engine.args if spec.engine else ()) if "served-model" in a]
-    if not served_names:
-        yield from ("--served-model-name", spec.model.id)
-    if spec.model.revision:
-        yield from ("--revision", spec.model.revision)
-    yield from ("--dtype", figures.dtype)
-    if figures.quantization:
-        yield from ("--quantization", figures.quantization)
+def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[str, object]:
+    """Return the value of each flag; True: it takes none; False or None: it is left out.
 
-
-def _capacity(spec: Spec, figures: PodFigures) -> Iterator[str]:
-    flags, split = figures.flags, figures.flags.parallelism
-    yield from ("--max-model-len", str(flags.context_tokens or spec.context_length))
-    yield from ("--max-num-seqs", str(flags.max_num_seqs))
-    yield from ("--max-num-batched-tokens", str(flags.max_num_batched_tokens))
-    yield from ("--gpu-memory-utilization", _share(flags.gpu_memory_utilization))
-    if flags.kv_cache_bytes is not None:
-        yield from ("--kv-cache-memory-bytes", str(flags.kv_cache_bytes))
-    if flags.num_gpu_blocks is not None:
-        yield from ("--num-gpu-blocks-override", str(flags.num_gpu_blocks))
-    yield from ("--kv-cache-dtype", figures.kv_cache_dtype)
-    yield from ("--tensor-parallel-size", str(split.tensor))
-    if split.pipeline > 1:
-        yield from ("--pipeline-parallel-size", str(split.pipeline))
-    if split.context > 1:
-        yield from ("--decode-context-parallel-size", str(split.context))
-    if split.data > 1:
-        yield from ("--data-parallel-size", str(split.data))
-    if figures.has_whole_experts:
-        yield "--enable-expert-parallel"
-    yield from queue_arguments(figures.queue_class_s, flags.max_num_queued_tokens)
-    yield from role_arguments(spec)
-    yield from offload_arguments(figures.host_cache_gib / split.data)
-    if spec.engine and (drafts := spec.engine.speculative):
-        config = {"method": drafts.method, "num_speculative_tokens": drafts.tokens}
-        yield from ("--speculative-config", json.dumps(config, separators=(",", ":")))
-
-
-def _nodes(figures: PodFigures, *, is_worker: bool) -> Iterator[str]:
-    """Yield what joins the processes of a replica: tensor ranks within a node, others across.
-
-    The kubelet fills in what LeaderWorkerSet puts before all other variables of a container. Of
+    With a role, a cache that cannot be taken is computed anew: ``fail``, which is the default since
+    0.17, would end each request whose prefill replica is gone, and all of them while one role has
+    rolled and the other has not. A host cache is of all tensor-parallel ranks, and each
+    data-parallel rank takes as much. Over several nodes, tensor ranks are within one, others
+    across: the kubelet fills in what LeaderWorkerSet puts before all other variables, and of
     data-parallel ranks the engine makes their number on this node, the first of them and the
     address of the leader from the same flags.
 
     Sources:
-        [vllm-source] config/parallel.py nnodes, node_rank, master_addr, master_port;
-        engine/arg_utils.py inferred_data_parallel_rank; entrypoints/cli/serve.py run_headless.
+        [vllm-source] config/kv_transfer.py; config/cache.py kv_offloading_size; v1/kv_offload/cpu/
+        shared_offload_region.py: in /dev/shm, all of it from the start on;
+        v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in
+        entrypoints/openai/api_server.py, since 0.29 entrypoints/serve/middleware/register.py;
+        v1/engine/async_llm.py check_admission; config/parallel.py nnodes, node_rank, master_addr,
+        master_port; engine/arg_utils.py inferred_data_parallel_rank; entrypoints/cli/serve.py
+        run_headless.
         [lws-source] pkg/utils/pod/pod_utils.go AddLWSVariables.
+        [vllm-nixl-usage]
     """
-    if figures.num_nodes == 1:
-        return
-    yield from ("--nnodes", str(figures.num_nodes))
-    yield from ("--node-rank", RANK if is_worker else "0")
-    yield from ("--master-addr", LEADER)
-    yield from ("--master-port", str(MASTER_PORT))
-    if is_worker:
-        yield "--headless"
+    flags, split, engine = figures.flags, figures.flags.parallelism, spec.engine
+    adapters, drafts = spec.model.adapters, engine.speculative if engine else None
+    is_named = any("served-model" in each for each in (engine.args if engine else ()))
+    is_newest_first, has_nodes = bool(figures.queue_class_s), figures.num_nodes > 1
+    rank_gib = figures.host_cache_gib / split.data
+    transfer = spec.role and {
+        "kv_connector": CONNECTOR,
+        "kv_role": KV_ROLES[spec.role],
+        "kv_load_failure_policy": "recompute",
+    }
+    speculative = drafts and {"method": drafts.method, "num_speculative_tokens": drafts.tokens}
+    return {
+        "--served-model-name": None if is_named else spec.model.id,
+        "--revision": spec.model.revision,
+        "--dtype": figures.dtype,
+        "--quantization": figures.quantization,
+        "--max-model-len": flags.context_tokens or spec.context_length,
+        MAX_NUM_SEQS: flags.max_num_seqs,
+        MAX_NUM_BATCHED_TOKENS: flags.max_num_batched_tokens,
+        "--gpu-memory-utilization": _share(flags.gpu_memory_utilization),
+        "--kv-cache-memory-bytes": flags.kv_cache_bytes,
+        "--num-gpu-blocks-override": flags.num_gpu_blocks,
+        "--kv-cache-dtype": figures.kv_cache_dtype,
+        "--tensor-parallel-size": split.tensor,
+        "--pipeline-parallel-size": split.pipeline if split.pipeline > 1 else None,
+        "--decode-context-parallel-size": split.context if split.context > 1 else None,
+        "--data-parallel-size": split.data if split.data > 1 else None,
+        "--enable-expert-parallel": figures.has_whole_experts,
+        "--scheduling-policy": "priority" if is_newest_first else None,
+        "--middleware": MIDDLEWARE if is_newest_first else None,
+        "--max-num-queued-tokens": flags.max_num_queued_tokens,
+        "--kv-transfer-config": transfer and _json(transfer),
+        "--kv-offloading-size": f"{rank_gib:.9g}" if rank_gib else None,
+        "--kv-offloading-backend": "native" if rank_gib else None,
+        "--speculative-config": speculative and _json(speculative),
+        "--nnodes": figures.num_nodes if has_nodes else None,
+        "--node-rank": (RANK if is_worker else "0") if has_nodes else None,
+        "--master-addr": LEADER if has_nodes else None,
+        "--master-port": MASTER_PORT if has_nodes else None,
+        "--headless": has_nodes and is_worker,
+        "--enable-lora": adapters is not None,
+        "--max-loras": adapters and adapters.number,
+        "--max-lora-rank": adapters and adapters.rank,
+        "--shutdown-timeout": figures.drain_s if figures.constants.shutdown_timeout else None,
+        "--custom-histogram-buckets": (
+            _json(BUCKETS) if figures.constants.custom_histogram_buckets else None
+        ),
+    }
 
 
-def _further(given: Adapters | None, figures: PodFigures) -> Iterator[str]:
-    if given is not None:
-        yield "--enable-lora"
-        yield from ("--max-loras", str(given.number))
-        yield from ("--max-lora-rank", str(given.rank))
-
-    if figures.constants.shutdown_timeout:
-        yield from ("--shutdown-timeout", str(figures.drain_s))
-    if figures.constants.custom_histogram_buckets:
-        yield from ("--custom-histogram-buckets", json.dumps(BUCKETS, separators=(",", ":")))
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def read_flags(arguments: Sequence[str], *, default_utilization: float) -> Flags | None:
