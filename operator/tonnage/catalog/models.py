@@ -100,10 +100,10 @@ def built_in_model(model_id: str, overrides: str = "") -> ModelShape:
         CatalogError: it does not; the message lists near names.
         UnknownArchitectureError: it does, but has parts that no formula here covers.
     """
-    name, said = _known(model_id)
-    if said is None:
+    name, parts = _known(model_id)
+    if parts is None:
         return _shape(name, overrides)
-    return _renamed_shape(model_id, name, said, overrides)
+    return _renamed_shape(model_id, name, parts, overrides)
 
 
 def model_origin(model_id: str) -> ConfigOrigin:
@@ -147,21 +147,21 @@ def _bases() -> Mapping[tuple[str, ...], tuple[str, ...]]:
     return found
 
 
-def _renamed_shape(model_id: str, base: str, said: NameParts, overrides: str) -> ModelShape:
+def _renamed_shape(model_id: str, base: str, parts: NameParts, overrides: str) -> ModelShape:
     config = with_overrides(built_in_config(base), overrides)
     stored, there = "weights as there", name_parts(base)
-    if there and there.weight_format and not said.weight_format:
+    if there and there.weight_format and not parts.weight_format:
         config.pop("quantization_config", None)
         stored = "weights in 16 bits, as the name says nothing else"
-    elif said.weight_format:
-        config["quantization_config"] = dict(QUANTIZATION[said.weight_format])
-        stored = f"weights in {said.weight_format}, as the name says"
+    elif parts.weight_format:
+        config["quantization_config"] = dict(QUANTIZATION[parts.weight_format])
+        stored = f"weights in {parts.weight_format}, as the name says"
     shape = shape_from_config(config, name=model_id, encoder_parameters=encoder_parameters(base))
     note = f"counted with the shape of {base}, {stored}: give its config.json to be sure"
     return replace(
         shape,
-        max_position_tokens=None if said.is_tuned else shape.max_position_tokens,
-        dtype="float16" if said.weight_format == "int4" else shape.dtype,  # as AWQ's recipes write
+        max_position_tokens=None if parts.is_tuned else shape.max_position_tokens,
+        dtype="float16" if parts.weight_format == "int4" else shape.dtype,  # as AWQ's recipes write
         notes=(*shape.notes, note),
     )
 
