@@ -1,4 +1,4 @@
-"""What a spec expects: the traffic, the SLO targets, and how the engine is to decode."""
+"""What a spec expects of traffic, SLO and engine, and what of that no engine of its version has."""
 
 from collections.abc import Iterator
 from typing import Final, Literal, NamedTuple

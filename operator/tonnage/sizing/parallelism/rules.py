@@ -1,4 +1,4 @@
-"""The rules by which the engine refuses a split of a model over GPUs, each in words and numbers.
+"""The rules by which the engine refuses a split over GPUs, in words and numbers; which are tried.
 
 Sources:
     [vllm-source] config/model.py (heads), model_executor/models/llama.py (KV heads),
@@ -134,16 +134,11 @@ def _width_rules(
 ) -> Iterator[str]:
     if width % split.tensor:
         yield f"TP {split.tensor} does not divide the {name} {width}"
-    elif width // split.tensor % (block_size := _block_size(part, weights)):
+    elif width // split.tensor % (block_size := weights.of(part).block_size or 1):
         yield (
             f"TP {split.tensor} leaves {width // split.tensor} of the {name} {width} to each rank, "
             f"no multiple of the {block_size} weights that share a scale"
         )
-
-
-def _block_size(part: str, weights: WeightFormat) -> int:
-    """Return how many weights of a part have to stay together; 1: any number."""
-    return weights.of(part).block_size or 1
 
 
 def has_whole_experts(
@@ -155,7 +150,7 @@ def has_whole_experts(
     through a block of weights.
     """
     widths = {g.ffn.expert_intermediate_size for g in shape.groups if isinstance(g.ffn, MoeFfn)}
-    tensor, block = split.tensor, _block_size("experts", weights)
+    tensor, block = split.tensor, weights.of("experts").block_size or 1
     cuts = (width % tensor or width // tensor % block for width in widths)
     return bool(widths) and (is_asked or split.data > 1 or any(cuts))
 

@@ -1,4 +1,4 @@
-"""The load line by the fluid steady state: what bounds the batch, and the rate at most.
+"""The load line by the fluid steady state: what bounds the batch, the rate and what may queue.
 
 It bounds and ranks, and starts a search; goodput decides.
 """

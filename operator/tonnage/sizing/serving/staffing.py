@@ -1,4 +1,4 @@
-"""How many replicas: the smallest number that keeps every SLO target at the rate asked.
+"""How many replicas keep every SLO target at the rate asked, and what requests meet on so many.
 
 Behind a plain Service each replica draws its requests at random: N separate queues, each with one
 part in N of the burstiness. A router that counts lets them share one. What each of N replicas

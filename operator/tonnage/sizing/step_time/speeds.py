@@ -1,4 +1,4 @@
-"""What one GPU can do at most, and the links between them."""
+"""What one GPU can do at most, the links between them, and how busy a speed keeps it."""
 
 import math
 from dataclasses import dataclass
