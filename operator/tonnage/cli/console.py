@@ -1,9 +1,12 @@
-"""What every command shares: where it prints, how it says no, and its exit codes."""
+"""What every command shares: where and in which forms it prints, how it says no, exit codes."""
 
+import csv
+import io
+import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
@@ -38,7 +41,7 @@ _CONTROL: Final = re.compile(
 
 
 class Failure(click.ClickException):
-    """Ends a command with one line on standard error and this exit code."""
+    """Ends a command with one line on standard error and this exit code: any part of it may."""
 
     def __init__(self, message: str, exit_code: int = BAD_INPUT) -> None:
         super().__init__(printable(message))
@@ -144,3 +147,41 @@ def printable(text: str) -> str:
     'two lines and ?[31mred'
     """
     return _CONTROL.sub("?", " ".join(text.split()))
+
+
+NUMBER: Final = re.compile(r"[-+]?[0-9][0-9,.]*|-|")
+
+
+def serialize(content: object, form: str, *, rows: Sequence[Mapping[str, str]] = ()) -> str:
+    """Write data in a form. ``rows``: what Markdown and CSV hold of it."""
+    if form == "markdown":
+        columns = list(rows[0]) if rows else []
+        return "\n".join(markdown_table(columns, [list(row.values()) for row in rows]))
+    if form == "csv":
+        text = io.StringIO()
+        if rows:
+            writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(rows)
+        return text.getvalue().rstrip("\n")
+    if form == "json":
+        return json.dumps(content, indent=2, ensure_ascii=False)
+    import yaml  # noqa: PLC0415  (slow)
+
+    return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True)).rstrip("\n")
+
+
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Yield the lines of a Markdown table; columns of numbers stand right.
+
+    >>> list(markdown_table(["GPU", "TB/s"], [["H200", "4.8"]]))
+    ['| GPU | TB/s |', '| :-- | --: |', '| H200 | 4.8 |']
+    """
+    cells = list(zip(*rows, strict=True)) or [() for _ in columns]
+    yield _line(columns)
+    yield _line(["--:" if all(map(NUMBER.fullmatch, each)) else ":--" for each in cells])
+    yield from (_line(row) for row in rows)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

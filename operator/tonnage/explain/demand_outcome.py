@@ -5,8 +5,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tonnage.api.status import Reason
 from tonnage.catalog.gpu import Gpu
-from tonnage.explain.report import DIGITS, rate_written, round_estimate
+from tonnage.explain.report import (
+    DIGITS,
+    estimate_status,
+    plan_status,
+    rate_written,
+    round_estimate,
+)
 from tonnage.sizing.bill import Bill, Commitment, bill
 from tonnage.sizing.cost import GpuHour, amount, cents, rented_hour
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
@@ -23,20 +30,6 @@ def tokens_per_day(tokens_per_s: float) -> str:
     '1000 million output tokens per day'
     """
     return f"{significant(tokens_per_s * DAY_S / MILLION)} million output tokens per day"
-
-
-def bill_rows(sizing: Sizing, found: Bill) -> Iterator[tuple[str, str]]:
-    """Yield what a user costs, and what owned GPUs would cost rented."""
-    if found.usd_per_hour_and_user is not None:
-        yield "cost of users", _of_users(sizing, found)
-    hour = rented_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
-    rented = bill(sizing, replicas=found.replicas, hour=hour)
-    if found.hour.basis == "owned" and hour and rented:
-        yield (
-            "if rented",
-            f"{hour}, {rented.usd_per_hour:.2f} {rented.currency} per hour in all, "
-            f"{rented.usd_per_million_tokens:.2f} {rented.currency} per million output tokens",
-        )
 
 
 def per_hour_written(found: Bill) -> str:
@@ -192,19 +185,27 @@ def reached_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[tuple[str,
             yield f"{name} {percentile}", written, format_s(target.limit_s)
 
 
-def _missed_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[str]:
-    """Yield a word on targets that are passed at this rate.
+def _is_missed(slo: Slo, served: ServiceLevel) -> bool:
+    """Tell whether targets are passed at the rate of capacity.
 
     What one replica serves is a rate whose own run keeps every target; what each of many serves
     behind a router is read between fleets that were simulated.
     """
-    slo = sizing.request.slo
-    late = [target for target in slo.ttft if served.at(target.quantile).ttft_s > target.limit_s]
-    slow = [
-        target for target in slo.tpot if (served.at(target.quantile).tpot_s or 0.0) > target.limit_s
-    ]
-    if late or slow:
-        yield "which misses a target, by no more than the step of the search for the rate"
+    return any(served.at(each.quantile).ttft_s > each.limit_s for each in slo.ttft) or any(
+        (served.at(each.quantile).tpot_s or 0.0) > each.limit_s for each in slo.tpot
+    )
+
+
+def sizing_figures(
+    sizing: Sizing, replicas: int, reasons: tuple[Reason, ...] = ()
+) -> dict[str, Any]:
+    """Return a plan as data: at the demand, at capacity, and what status would hold."""
+    return {
+        "atDemand": demand_figures(sizing, replicas),
+        "atCapacity": capacity_figures(sizing, replicas),
+        "plan": plan_status(sizing, replicas=replicas, reasons=reasons).to_dict(),
+        "estimate": estimate_status(sizing, replicas=replicas).to_dict(),
+    }
 
 
 def demand_figures(sizing: Sizing, replicas: int) -> dict[str, Any] | None:
@@ -278,7 +279,16 @@ def cost_figures(found: Bill | None) -> dict[str, Any] | None:
         "gpusPaid": found.gpus_paid,
         "wholeNodes": found.nodes,
         "price": price_figures(found.hour),
-        "commitments": [_commitment_figures(each) for each in found.commitments],
+        "commitments": [
+            {
+                "perGpuHour": round(each.hour.usd, DIGITS),
+                "replicas": each.replicas,
+                "savedPerYear": cents(each.saved_per_year),
+                "worthFromFraction": round_estimate(each.worth_from),
+                "price": price_figures(each.hour),
+            }
+            for each in found.commitments
+        ],
     }
 
 
@@ -297,16 +307,6 @@ def price_figures(hour: GpuHour) -> dict[str, Any]:
         "source": rent.source.key if rent.source else None,
     }
     return {"basis": hour.basis, **{name: value for name, value in known.items() if value}}
-
-
-def _commitment_figures(found: Commitment) -> dict[str, Any]:
-    return {
-        "perGpuHour": round(found.hour.usd, DIGITS),
-        "replicas": found.replicas,
-        "savedPerYear": cents(found.saved_per_year),
-        "worthFromFraction": round_estimate(found.worth_from),
-        "price": price_figures(found.hour),
-    }
 
 
 def load_written(served: ServiceLevel) -> str:
@@ -357,7 +357,16 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
     if found:
         yield "cost", _cost_written(found)
         yield "cost of each", each_written(found)
-        yield from bill_rows(sizing, found)
+        if found.usd_per_hour_and_user is not None:
+            yield "cost of users", _of_users(sizing, found)
+        hour = rented_hour(sizing.request.gpu, sizing.parallelism.num_gpus)
+        rented = bill(sizing, replicas=found.replicas, hour=hour)
+        if found.hour.basis == "owned" and hour and rented:
+            yield (
+                "if rented",
+                f"{hour}, {rented.usd_per_hour:.2f} {rented.currency} per hour in all, "
+                f"{rented.usd_per_million_tokens:.2f} {rented.currency} per million output tokens",
+            )
         yield from (("instances", line) for line in nodes_written(found))
         yield "price", str(found.hour)
         yield from ((each.term, commitment_written(each)) for each in found.commitments)
@@ -394,7 +403,10 @@ def _capacity_written(sizing: Sizing, sustained: float, replicas: int, found: Bi
     if not sizing.request.slo.is_offline:
         served = sizing.at(sustained, replicas)
         parts += [f"{name} {reached}" for name, reached, _ in reached_targets(sizing, served)]
-        parts += _missed_targets(sizing, served)
+        if _is_missed(sizing.request.slo, served):
+            parts.append(
+                "which misses a target, by no more than the step of the search for the rate"
+            )
     if found:
         each = found.usd_per_million_tokens
         parts += [f"{each:.2f} {found.currency} per million output tokens"]

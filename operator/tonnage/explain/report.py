@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Iterator
-from typing import assert_never
+from typing import Any, Final, assert_never
 
+from tonnage.api.spec import Spec
 from tonnage.api.status import (
     MESSAGE_LENGTH,
     EstimateStatus,
@@ -26,13 +27,20 @@ from tonnage.sizing.bill import bill, inputs_with_price
 from tonnage.sizing.cost import cents, fleet_usd_per_hour
 from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
 from tonnage.sizing.memory.layout import LoggedFigures
+from tonnage.sizing.offload import (
+    Offload,
+    asked_offload,
+    auto_obstacle,
+    held_as_planned,
+    host_cache_gib,
+)
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Input, Origin
 from tonnage.sizing.request import SizingRequest
 from tonnage.sizing.serving.replica import typical_ttft_s
 from tonnage.sizing.step_time.speeds import ridge_flop_per_byte
 from tonnage.sizing.step_time.step import StepTime
-from tonnage.units import count_of, format_s, significant
+from tonnage.units import count_of, format_bytes, format_s, significant
 
 DIGITS = 4
 ASSUMED = "Assumed"
@@ -166,19 +174,10 @@ def _estimate_of_one(sizing: Sizing) -> EstimateStatus:
     )
 
 
-def _engine_log(sizing: Sizing) -> str:
-    """Say what to hold against the plan in the log of a start."""
-    figures = logged_figures(sizing)
-    return (
-        f"; {_printed_by(sizing)} {significant(figures.kv_tokens)} "
-        f"tokens, maximum concurrency {significant(figures.max_concurrency)}"
-    )
-
-
 @memoize
 def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
     """Say with numbers what set the batch."""
-    state, flags = sizing.at_capacity, sizing.flags
+    state, flags, log = sizing.at_capacity, sizing.flags, logged_figures(sizing)
     capacity = (
         f"{goodput_written(sizing)} by a replica alone: "
         f"{significant(state.num_decoding)} decoding at {format_s(state.step_s)} per step, "
@@ -186,8 +185,9 @@ def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
     )
     slots = (
         f"max-num-seqs {flags.max_num_seqs}: {significant(state.num_running)} run on average; the "
-        f"cache holds {significant(sizing.memory_ceiling_typical)}"
-        f"{_engine_log(sizing)}"
+        f"cache holds {significant(sizing.memory_ceiling_typical)}; {_printed_by(sizing)} "
+        f"{significant(log.kv_tokens)} tokens, maximum concurrency "
+        f"{significant(log.max_concurrency)}"
     )
     return Reason(code="Capacity", message=capacity), Reason(code="Slots", message=slots)
 
@@ -328,3 +328,72 @@ def logged_lines(sizing: Sizing) -> Iterator[str]:
         f"{_printed_by(sizing)} {figures.kv_tokens:,} tokens, "
         f"maximum concurrency {figures.max_concurrency:.2f}{each}"
     )
+
+
+OFFLOAD: Final = "KVOffload"
+"""Code of a plan's reason."""
+
+
+def offload_verdict(offload: Offload) -> str:
+    """Say in a line whether a cache in host memory is worth it, and why."""
+    gpu = f"the {offload.gpu_tokens:,.0f} that a replica's GPU cache holds beside running requests"
+    host = f"{format_bytes(offload.needed_bytes)} of host memory"
+    working = f"the working set of {offload.working_set_tokens:,.0f} tokens"
+    if offload.fits_gpu:
+        return f"not worth it: {working} is within {gpu}"
+    if not offload.is_worth_it:
+        return f"not worth it: {working} takes {host}, there are {format_bytes(offload.host_bytes)}"
+    return f"worth it: {working} is beyond {gpu}, and takes {host}"
+
+
+def offload_reasons(
+    spec: Spec, sizing: Sizing, *, held_fraction: float | None = None, why: str = ""
+) -> tuple[Reason, ...]:
+    """Say of replicas whether their cache in host memory is worth it, and what Auto chose.
+
+    ``held_fraction``: of the GPU cache, by running requests; None: not measured. ``why``: the
+    choice is another than the verdict.
+    """
+    given = spec.model.kv_offload
+    if given is None:
+        return ()
+    parts = []
+    if given.is_auto:
+        is_on = sizing.request.has_host_cache
+        parts.append(
+            f"Auto: on, {host_cache_gib(given, sizing)} GiB a replica" if is_on else "Auto: off"
+        )
+    obstacle = auto_obstacle(spec, sizing.request) if given.is_auto else None
+    if obstacle is None and given.is_auto and held_fraction is None:
+        held_fraction = held_as_planned(sizing)
+    if obstacle is not None:
+        parts.append(obstacle)
+    elif held_fraction is not None and (offload := asked_offload(given, sizing, held_fraction)):
+        parts.append(offload_verdict(offload))
+        is_other = given.is_auto and offload.is_worth_it != sizing.request.has_host_cache
+        if why and is_other:
+            parts.append(why)
+    return (Reason(code=OFFLOAD, message="; ".join(parts)),) if parts else ()
+
+
+def offload_figures(
+    spec: Spec, sizing: Sizing, *, held_fraction: float, why: str = ""
+) -> dict[str, Any] | None:
+    """Return the same of a plan as data; None: there is nothing to say."""
+    given = spec.model.kv_offload
+    reasons = offload_reasons(spec, sizing, held_fraction=held_fraction, why=why)
+    if given is None or not reasons:
+        return None
+    parts = {"message": reasons[0].message}
+    auto = {"isOn": sizing.request.has_host_cache} if given.is_auto else {}
+    offload = asked_offload(given, sizing, held_fraction)
+    if offload is None or (given.is_auto and auto_obstacle(spec, sizing.request)):
+        return parts | auto
+    return {
+        "isWorthIt": offload.is_worth_it,
+        **parts,
+        **auto,
+        "workingSetTokens": round(offload.working_set_tokens),
+        "gpuCacheTokens": round(offload.gpu_tokens),
+        "hostBytesNeeded": round(offload.needed_bytes),
+    }

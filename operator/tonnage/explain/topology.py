@@ -17,28 +17,24 @@ RUN_APART: Final = "spec.topology runs both, behind a proxy of yours"
 NOT_RUN: Final = "the operator runs no roles of a model with windows or states"
 
 
-def roles_answer(found: Comparison, *, link_is_assumed: bool) -> Answer:
-    """Return whether roles apart cost less, and why."""
-    apart = found.divided
+def roles_verdict(found: Comparison, *, link_is_assumed: bool) -> tuple[Answer, dict[str, Any]]:
+    """Return whether roles apart cost less, and why: in words and as data."""
+    apart, message = found.divided, _weighed(found)
     lines = _role_lines(apart, link_is_assumed=link_is_assumed) if apart else ()
-    return Answer(
-        question="Would prefill and decode apart cost less?",
-        answer=_weighed(found),
-        lines=tuple(lines),
-    )
+    question = "Would prefill and decode apart cost less?"
+    verdict = "Apart" if found.is_apart else "Unified"
+    return Answer(question=question, answer=message, lines=tuple(lines)), {
+        "verdict": verdict if found.is_weighed else "NotWeighed",
+        "message": message,
+        "unified": {"replicas": found.replicas, **_cost_figures(found.rank)},
+        **({"apart": _apart_figures(apart, link_is_assumed)} if apart else {}),
+    }
 
 
 def _weighed(found: Comparison) -> str:
+    """Return whether roles apart cost less than one fleet for both, with the numbers."""
     if not found.is_weighed:
         return f"not weighed: {found.refusal}"
-    if found.divided is None:
-        return roles_verdict(found)
-    how = RUN_APART if hands_over(found.unified.request.shape) else NOT_RUN
-    return f"{roles_verdict(found)}; {how}"
-
-
-def roles_verdict(found: Comparison) -> str:
-    """Return whether roles apart cost less than one fleet for both, with the numbers."""
     if found.divided is None:
         return f"no: {found.refusal}"
     prefill, decode = found.divided.replicas
@@ -49,7 +45,8 @@ def roles_verdict(found: Comparison) -> str:
         most = found.unified.request.max_replicas
         both = f"one fleet needs {found.replicas}, maxReplicas allows {most}"
     cost = _cost(found.divided.rank, currency)
-    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}"
+    how = RUN_APART if hands_over(found.unified.request.shape) else NOT_RUN
+    return f"{'yes' if found.is_apart else 'no'}: {apart} {cost}, {both}; {how}"
 
 
 def _cost(rank: Rank, currency: str) -> str:
@@ -80,17 +77,6 @@ def _role_lines(apart: Divided, *, link_is_assumed: bool) -> Iterator[str]:
 
 def _roles(apart: Divided) -> Iterator[tuple[str, int, Sizing]]:
     yield from zip(ROLES, apart.replicas, (apart.prefill, apart.decode), strict=True)
-
-
-def roles_figures(found: Comparison, *, link_is_assumed: bool) -> dict[str, Any]:
-    """Return the same as data."""
-    verdict, apart = "Apart" if found.is_apart else "Unified", found.divided
-    return {
-        "verdict": verdict if found.is_weighed else "NotWeighed",
-        "message": _weighed(found),
-        "unified": {"replicas": found.replicas, **_cost_figures(found.rank)},
-        **({"apart": _apart_figures(apart, link_is_assumed)} if apart else {}),
-    }
 
 
 def _cost_figures(rank: Rank) -> dict[str, Any]:

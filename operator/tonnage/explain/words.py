@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from tonnage.catalog.engine_limits import (
@@ -30,10 +31,10 @@ from tonnage.explain.report import (
     start_reasons,
 )
 from tonnage.sizing.bill import inputs_with_price, tokens_per_s_asked
-from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
+from tonnage.sizing.memory.ceiling import BudgetPart
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest, prior_of
-from tonnage.sizing.serving.closed_loop import REQUESTS_PER_USER, ClosedLoop, closed_loop
+from tonnage.sizing.serving.closed_loop import REQUESTS_PER_USER, closed_loop
 from tonnage.sizing.serving.replica import own_prefill_s, typical_ttft_s
 from tonnage.sizing.step_time.speeds import batch_at_ridge
 from tonnage.sizing.step_time.step import StepTime
@@ -58,6 +59,7 @@ def explain(sizing: Sizing) -> tuple[Answer, ...]:
 def _fit(sizing: Sizing) -> Answer:
     request, budget = sizing.request, sizing.budget
     kv_bytes = sum(share.bytes_per_token for share in sizing.shard.kv)
+    pool = "" if budget.given_pool else f" = {format_bytes(budget.kv_pool_bytes)}"
     return Answer(
         question="Does it fit?",
         answer=(
@@ -66,7 +68,7 @@ def _fit(sizing: Sizing) -> Answer:
             f"for the KV cache, {_source(sizing)}"
         ),
         lines=(
-            _pool(budget),
+            f"KV pool = {budget}{pool}",
             f"KV bytes per token and GPU = {kv_bytes:,.0f} ({request.kv_format}, "
             f"{attention_name(sizing)})",
             f"at the maximum length ({request.context_tokens} tokens): "
@@ -86,12 +88,6 @@ def _source(sizing: Sizing) -> str:
     if sizing.request.measured_kv_tokens is not None:
         return "measured on a running replica"
     return f"given: {given.flag}" if given else "estimated"
-
-
-def _pool(budget: MemoryBudget) -> str:
-    if budget.given_pool:
-        return f"KV pool = {budget}"
-    return f"KV pool = {budget} = {format_bytes(budget.kv_pool_bytes)}"
 
 
 def _kv_range(sizing: Sizing) -> Iterator[str]:
@@ -311,26 +307,17 @@ def _together(sizing: Sizing) -> Iterator[str]:
     """Say what happens when requests do not come one by one, at random."""
     slots, request = sizing.flags.max_num_seqs, sizing.request
     replica = replace(sizing.replica, max_num_seqs=slots)
-
-    def client(num_users: int, num_requests: int | None = None) -> ClosedLoop:
-        tokens = request.context_tokens
-        return closed_loop(
-            replica,
-            request.workload,
-            num_users=num_users,
-            num_requests=num_requests,
-            context_tokens=tokens,
-        )
-
+    client = partial(closed_loop, replica, request.workload, context_tokens=request.context_tokens)
     at_once = slots * replica.model.dp_size
+    half_s = median(client(num_users=at_once, num_requests=at_once).ttft_s)
     yield (
         f"{at_once} prompts at once on an idle replica: half have their first token within "
-        f"{format_s(median(client(at_once, at_once).ttft_s))}, server and network included"
+        f"{format_s(half_s)}, server and network included"
     )
     concurrency = request.demand.concurrency
     if concurrency:
         each = max(1, round(concurrency / sizing.replicas))
-        loop = client(each)
+        loop = client(num_users=each)
         yield (
             f"a load test of {count_of(each, 'request')} in flight on each replica, "
             f"{REQUESTS_PER_USER} times as many prompts: mean TTFT {format_s(loop.mean_ttft_s)}, "

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from cli_builders import a_request_of, run
-from tonnage.cli.commands.calibrate import calibration_of, fit_runs, subject_of
+from tonnage.cli.commands.calibrate import calibrated, subject_of
 from tonnage.cli.read.bench_results import MOST_VALUES, read_runs
 from tonnage.estimate.calibration_file import load, speed_posterior_of
 from tonnage.estimate.learner import constants_of
@@ -231,25 +231,27 @@ def test_the_headline_has_the_errors_before_and_after_and_the_constants(tmp_path
 
 @pytest.fixture
 def fitted(tmp_path):
-    """Return what is fitted to runs of an engine, and its file."""
+    """Return the file of what is fitted to runs of an engine."""
 
     def fit(model):
         path = tmp_path / "bench.json"
         path.write_text("\n".join(json.dumps(of_vllm(each, model)) for each in RUNS))
-        found = fit_runs(the_subject(), read_runs(str(path)), max_batched_tokens=8192)
-        return found, calibration_of(found, measured_at_s=1.0, num_requests=9, remark="alone")
+        runs = read_runs(str(path))
+        return calibrated(the_subject(), runs, max_batched_tokens=8192, source="alone")
 
     return fit
 
 
 def test_the_learner_means_the_same_by_the_constants_of_a_file(fitted):
-    found, file = fitted(engine())
-    prior = the_subject().request.speed
+    file, prior = fitted(engine()), the_subject().request.speed
+    written = file.constants
+    three = written.overhead_factor, written.bandwidth_efficiency, written.prefill_efficiency
 
     known = speed_posterior_of(file)
 
-    assert constants_of(known, prior) == constants_of(found.fit.speed, prior)
-    assert file.remarks == ("alone",), "the fit leaves nothing to say"
+    assert constants_of(known, prior) == with_speed(prior, three)
+    [remark] = file.remarks  # the fit leaves nothing to say
+    assert remark.startswith("from alone; ")
 
 
 def test_an_engine_faster_than_its_class_is_doubted(fitted):
@@ -258,7 +260,7 @@ def test_an_engine_faster_than_its_class_is_doubted(fitted):
         model, speeds=replace(model.speeds, memory_bytes_per_s=3e13, peak_flop_per_s=1e16)
     )
 
-    remarks = " ".join(fitted(fast)[1].remarks)
+    remarks = " ".join(fitted(fast).remarks)
 
     assert "another GPU class or split than H100 TP1?" in remarks
     assert "observed MBU is" in remarks
@@ -268,6 +270,6 @@ def test_an_engine_of_another_form_is_told(fitted):
     model = engine()
     slow = replace(model, constants=replace(model.constants, per_sequence_s=0.005))
 
-    remarks = " ".join(fitted(slow)[1].remarks)
+    remarks = " ".join(fitted(slow).remarks)
 
     assert "do not express this engine" in remarks

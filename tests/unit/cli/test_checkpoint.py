@@ -462,9 +462,9 @@ def test_the_token_does_not_follow_to_where_the_hub_keeps_its_files():
         session=line, hub="https://huggingface.co", token=KEY, model_id="a/b", revision="main"
     )
 
-    beginning = hub.beginning("model.safetensors", num_bytes=8)
+    _, file_bytes = hub.beginning("model.safetensors", num_bytes=8)
 
-    assert beginning.file_bytes == 4
+    assert file_bytes == 4
     (first, with_token), (second, without) = line.asked
     assert first == "https://huggingface.co/a/b/resolve/main/model.safetensors"
     assert with_token["Authorization"] == f"Bearer {KEY}"

@@ -26,7 +26,7 @@ from cli_builders import llama as manifest
 from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.cli.commands.plan_options import named_classes
 from tonnage.cli.console import Failure
-from tonnage.cli.results.comparing import Excluded, compare_classes
+from tonnage.cli.results.comparing import compare_classes
 from tonnage.cli.text.compare import comparison_report, notes
 from tonnage.units import GIB
 
@@ -113,11 +113,11 @@ class TestTheAnswer:
         )
 
         assert {each.gpu.name for each in found.selection.choices} == {"H200", "H100"}
-        assert found.left_out == {"L40": Excluded(reason="NoPrice")}
+        assert found.left_out == {"L40": {"reason": "NoPrice"}}
         assert "excluded, for want of a price: L40; --gpu NAME shows one" in list(notes(found))
         assert {each.gpu.name for each in without.selection.choices} == {"H200", "H100"}
         assert [each.gpu.name for each in over_nodes.selection.choices] == ["GH200"]
-        assert over_nodes.left_out == {"H100": Excluded(reason="SeveralNodes")}
+        assert over_nodes.left_out == {"H100": {"reason": "SeveralNodes"}}
 
     def test_tells_the_change_to_the_manifest(self):
         text = compare(LLAMA, options=["--gpu", "H100"]).stdout

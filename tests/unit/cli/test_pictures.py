@@ -13,7 +13,7 @@ from cli_builders import a_comparison
 from thorough import one_in
 from tonnage.cli.page.document import SERIES, look
 from tonnage.cli.page.pictures import batches_of, strictest, throughput_figure
-from tonnage.cli.results.batches import BatchRow
+from tonnage.cli.results.plan_summary import BatchRow
 from tonnage.sizing.serving.replica import SteadyState
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.sizing.workload import Slo, Target

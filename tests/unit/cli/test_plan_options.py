@@ -528,7 +528,7 @@ class TestPrices:
             deployment, request, [gpus["H100"], gpus["H100-NVL"], gpus["L20"]], are_named=False
         )
 
-        assert {name: each.reason for name, each in found.left_out.items()} == {
+        assert {name: each["reason"] for name, each in found.left_out.items()} == {
             "H100-NVL": "OtherCloud",
             "L20": "NoPrice",
         }

@@ -14,7 +14,7 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.console import EXIT_INFEASIBLE, Failure
 from tonnage.cli.read.live import Resource, failures, read_one
-from tonnage.cli.read.nested import block, objects
+from tonnage.cli.read.manifest import block, objects
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.control.input.state import APPROVE
 from tonnage.manifests.names import APPROVE_ANNOTATION
@@ -58,11 +58,7 @@ def approve(*, options: ApproveOptions) -> None:
 
 
 def _proposal(found: Resource, name: str, digest: str | None) -> Resource:
-    """Return the plan that is meant.
-
-    Raises:
-        Failure: none waits, or it is not clear which.
-    """
+    """Return the plan that is meant."""
     mode = block(found, "spec", "scaling").get("mode") or "Auto"
     if mode != APPROVE:
         raise Failure(

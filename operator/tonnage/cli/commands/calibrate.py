@@ -142,45 +142,46 @@ def subject_of(request: SizingRequest, *, context: int = 1) -> Subject:
     return Subject(request=request, parallelism=split)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Calibrated:
-    """What the runs say together."""
-
-    subject: Subject
-    fit: SpeedFit
-    points: tuple[MeasuredPoint, ...]
-    observed: ObservedUtilization
-    num_steps: float
-
-
-def fit_runs(
-    subject: Subject, runs: Sequence[BenchmarkRun], *, max_batched_tokens: int
-) -> Calibrated:
+def calibrated(
+    subject: Subject, runs: Sequence[BenchmarkRun], *, max_batched_tokens: int, source: str
+) -> CalibrationFile:
     """Fit the constants to runs of a load generator, whose steps are known in the mean.
 
     A run with one request at a time also times a prompt alone, where that fits into one step.
     """
-    points = [point for run in runs for point in _points_of_run(subject, run, max_batched_tokens)]
+    loads = [load for run in runs for load in _points_of_run(subject, run, max_batched_tokens)]
     steps = (run.num_requests * run.output_tokens / max(1.0, run.num_decoding) for run in runs)
-    return _fit_points(subject, points, num_steps=max(1.0, sum(steps)))
-
-
-_Point = tuple[MeasuredPoint, TimedStep]
-"""A load whose errors are not known yet, and its step."""
-
-
-def _point(
-    kind: Literal["prefill", "decode"], number: float, prompt: int, timed: TimedStep
-) -> _Point:
-    measured = MeasuredPoint(
-        kind=kind,
-        sequences=round(number),
-        prompt_tokens=prompt,
-        seconds=timed.step_s,
-        prior_error_fraction=0.0,
-        error_fraction=0.0,
+    model, timed = subject.model, [step for *_, step in loads]
+    fit = fit_speed(model, timed)
+    fitted = replace(model, constants=constants_of(fit.speed, model.constants))
+    off = zip(loads, errors(model, timed), errors(fitted, timed), strict=True)
+    measured_at_s = max((run.at_s for run in runs if run.at_s), default=time.time())
+    file = CalibrationFile(
+        date=datetime.fromtimestamp(measured_at_s, UTC).date().isoformat(),
+        measured_at_s=measured_at_s,
+        key=key_of(subject.request, subject.parallelism),
+        constants=LearnedConstants.model_validate(fit.speed, from_attributes=True),
+        requests=sum(run.num_requests for run in runs),
+        steps=round(max(1.0, sum(steps))),
+        points=tuple(
+            MeasuredPoint(
+                kind=kind,
+                sequences=round(number),
+                prompt_tokens=prompt,
+                seconds=step.step_s,
+                prior_error_fraction=prior,
+                error_fraction=residual,
+            )
+            for (kind, number, prompt, step), prior, residual in off
+        ),
+        observed=_peak_utilization(model, loads),
     )
-    return measured, timed
+    remarks = (f"from {source}; {UNSAID}", *remarks_on(file, fit, subject))
+    return file.model_copy(update={"remarks": remarks})
+
+
+_Point = tuple[Literal["prefill", "decode"], float, int, TimedStep]
+"""What is timed of how many sequences with prompts of which length, and its step."""
 
 
 def _points_of_run(
@@ -199,51 +200,30 @@ def _points_of_run(
         ranks = ranks_together(prefill / chunk, subject.parallelism.data)
         work = mixed_step(workload, number, prefill, chunk_tokens=chunk)
         timed = TimedStep(work=replace(work, prefill_ranks=ranks), step_s=run.tpot_s)
-        yield _point("decode", number, prompt, timed)
+        yield "decode", number, prompt, timed
         return
     timed = TimedStep(work=mixed_step(workload, 1.0, 0.0), step_s=run.tpot_s)
-    yield _point("decode", 1, prompt, timed)
+    yield "decode", 1, prompt, timed
     if prompt <= max_batched_tokens:
-        timed = TimedStep(work=_prefill_step(prompt), step_s=run.ttft_s)
-        yield _point("prefill", 1, prompt, timed)
-
-
-def _fit_points(subject: Subject, points: Sequence[_Point], *, num_steps: float) -> Calibrated:
-    model, timed = subject.model, [step for _, step in points]
-    fit = fit_speed(model, timed)
-    fitted = replace(model, constants=constants_of(fit.speed, model.constants))
-    off = zip(points, errors(model, timed), errors(fitted, timed), strict=True)
-    return Calibrated(
-        subject=subject,
-        fit=fit,
-        points=tuple(
-            point.model_copy(update={"prior_error_fraction": prior, "error_fraction": residual})
-            for (point, _), prior, residual in off
-        ),
-        observed=_peak_utilization(model, points),
-        num_steps=num_steps,
-    )
-
-
-def _prefill_step(prompt: int) -> Step:
-    """Return the step of a prompt that is alone, and fits into it."""
-    return Step(
-        num_sequences=IDLE,
-        context_tokens=0,
-        prefill_tokens=prompt,
-        prefill_context_tokens=prompt / 2,
-        prefill_ranks=1,
-    )
+        work = Step(
+            num_sequences=IDLE,
+            context_tokens=0,
+            prefill_tokens=prompt,
+            prefill_context_tokens=prompt / 2,
+            prefill_ranks=1,
+        )
+        timed = TimedStep(work=work, step_s=run.ttft_s)
+        yield "prefill", 1, prompt, timed
 
 
 def _peak_utilization(model: StepTimeModel, points: Sequence[_Point]) -> ObservedUtilization:
     """Return the most that any point used of the nominal figures, per rank."""
     stages = model.shard.parallelism.pipeline
     mbu, mfu = [], []
-    for point, timed in points:
+    for kind, _, _, timed in points:
         time, step_s = model.step(timed.work), timed.step_s
         flop = time.decode_flop
-        if point.kind == "decode":
+        if kind == "decode":
             read = stages * time.decode_bytes
             nominal = model.speeds.memory_bytes_per_s
             mbu.append(
@@ -280,12 +260,12 @@ def headline(file: CalibrationFile) -> str:
     )
 
 
-def remarks_on(found: Calibrated) -> Iterable[str]:
+def remarks_on(found: CalibrationFile, fit: SpeedFit, subject: Subject) -> Iterable[str]:
     """Yield what is odd about the result."""
-    for name in found.fit.at_bounds:
+    for name in fit.at_bounds:
         yield (
             f"the {name} is at the end of its range: another GPU class or split than "
-            f"{found.subject.request.gpu.name} {found.subject.parallelism}?"
+            f"{subject.request.gpu.name} {subject.parallelism}?"
         )
     residual = typical_error(found.points, "decode", is_prior=False)
     if residual > MUCH_LEFT:
@@ -293,29 +273,9 @@ def remarks_on(found: Calibrated) -> Iterable[str]:
             f"batches are still {residual:.0%} off in the median: three constants do not express "
             "this engine, or something disturbed it: measure again"
         )
-    for name, share in (
-        ("MBU", found.observed.mbu_fraction),
-        ("MFU", found.observed.mfu_fraction),
-    ):
+    for name, share in (("MBU", found.observed.mbu_fraction), ("MFU", found.observed.mfu_fraction)):
         if share is not None and share > 1:
             yield f"observed {name} is {share:.0%}: no such GPU is so fast"
-
-
-def calibration_of(
-    found: Calibrated, *, measured_at_s: float, num_requests: int, remark: str
-) -> CalibrationFile:
-    """Return the file that is written."""
-    return CalibrationFile(
-        date=datetime.fromtimestamp(measured_at_s, UTC).date().isoformat(),
-        measured_at_s=measured_at_s,
-        key=key_of(found.subject.request, found.subject.parallelism),
-        constants=LearnedConstants.model_validate(found.fit.speed, from_attributes=True),
-        requests=num_requests,
-        steps=round(found.num_steps),
-        points=found.points,
-        observed=found.observed,
-        remarks=(remark, *remarks_on(found)),
-    )
 
 
 @click.command(help=HELP)
@@ -329,7 +289,12 @@ def calibrate(*, options: CalibrateOptions) -> None:
             "then give bench.json with --result"
         )
         return
-    file = _fitted(options, subject, _runs_in(options.results, subject))
+    request, runs = subject.request, _runs_in(options.results, subject)
+    defaults = batch_defaults(request.gpu, request.engine.minor)
+    batched = request.max_num_batched_tokens or defaults.max_num_batched_tokens
+    source = ", ".join(options.results)
+    with failing(SizingError):
+        file = calibrated(subject, runs, max_batched_tokens=batched, source=source)
     click.echo(dump(file))
     remark(f"{file.key}: {headline(file)}")
     for each in file.remarks:
@@ -337,11 +302,7 @@ def calibrate(*, options: CalibrateOptions) -> None:
 
 
 def _subject(options: CalibrateOptions) -> Subject:
-    """Return the engine that the options name.
-
-    Raises:
-        Failure: a name is unknown, no version is given, or the engine refuses the split.
-    """
+    """Return the engine that the options name."""
     question = options.question
     asked = asking(question, class_of(question), has_slo=False)
     resource = single_model(asked, question.names, command="calibrate")
@@ -375,11 +336,7 @@ def bench_commands(subject: Subject) -> Iterator[str]:
 
 
 def _runs_in(results: Sequence[str], subject: Subject) -> list[BenchmarkRun]:
-    """Return the runs of all files.
-
-    Raises:
-        Failure: a file is no result, or of another model, or there are none.
-    """
+    """Return the runs of all files."""
     runs, model = [run for path in results for run in read_runs(path)], subject.request.shape.name
     for run in runs:
         if run.model not in {None, model}:
@@ -387,19 +344,3 @@ def _runs_in(results: Sequence[str], subject: Subject) -> list[BenchmarkRun]:
     if not runs:
         raise Failure("--result: there are no runs in these files")
     return runs
-
-
-def _fitted(
-    options: CalibrateOptions, subject: Subject, runs: Sequence[BenchmarkRun]
-) -> CalibrationFile:
-    request = subject.request
-    defaults = batch_defaults(request.gpu, request.engine.minor)
-    batched = request.max_num_batched_tokens or defaults.max_num_batched_tokens
-    with failing(SizingError):
-        found = fit_runs(subject, runs, max_batched_tokens=batched)
-    return calibration_of(
-        found,
-        measured_at_s=max((run.at_s for run in runs if run.at_s), default=time.time()),
-        num_requests=sum(run.num_requests for run in runs),
-        remark=f"from {', '.join(options.results)}; {UNSAID}",
-    )

@@ -1,6 +1,6 @@
 """``tonnage catalog``: the GPU classes and models that are known, with where figures come from."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -13,9 +13,8 @@ from tonnage.catalog.models import built_in_model, model_names, model_origin
 from tonnage.catalog.parameters import num_active_parameters, num_parameters
 from tonnage.catalog.shape import ModelShape
 from tonnage.cli.commands.options import option, output_option, takes
-from tonnage.cli.commands.output_formats import NUMBER, serialize
-from tonnage.cli.console import Failure, output, show
-from tonnage.cli.read.prices import known_gpus
+from tonnage.cli.commands.prices import known_gpus
+from tonnage.cli.console import NUMBER, Failure, output, serialize, show
 from tonnage.cli.text.layout import fitting_table
 from tonnage.sizing.cost import amount
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
@@ -24,10 +23,6 @@ from tonnage.sizing.split import Parallelism
 from tonnage.units import GB, GIB, KIB, TERA, significant
 
 MISSING: Final = "-"
-GPU_COLUMNS: Final = (
-    "GPU", "memory GiB", "sold as GB", "TB/s", "bf16 TFLOP/s", "fp8", "fp4", "link GB/s",
-    "USD/hour", "price of", "USD", "sources",
-)  # fmt: skip
 MODEL_COLUMNS: Final = (
     "model", "parameters 1e9", "active 1e9", "layers", "weights", "weights GB", "KV KiB/token",
     "context", "certainty", "source",
@@ -78,34 +73,37 @@ def catalog() -> None:
 def gpus(*, options: TableOptions, folder: Path | None) -> None:
     """List GPU classes: memory as the driver reports it, dense peak FLOP/s, link speed one way."""
     known = known_gpus(folder)
-    rows = (_gpu_row(known[name]) for name in options.named(sorted(known)))
-    _print(GPU_COLUMNS, rows, options)
+    _print([_gpu_row(known[name]) for name in options.named(sorted(known))], options)
 
 
 @catalog.command()
 @takes(TableOptions)
 def models(*, options: TableOptions) -> None:
     """List models; others are supported with their config.json."""
-    _print(MODEL_COLUMNS, map(_model_row, options.named(model_names())), options)
+    rows = map(_model_row, options.named(model_names()))
+    _print([dict(zip(MODEL_COLUMNS, row, strict=True)) for row in rows], options)
 
 
-def _gpu_row(gpu: Gpu) -> tuple[str, ...]:
+def _gpu_row(gpu: Gpu) -> dict[str, str]:
     peaks = (gpu.peak_flop_per_s.get(name) for name in ("bf16", "fp8", "fp4"))
+    bf16, fp8, fp4 = (MISSING if peak is None else f"{peak / TERA:.0f}" for peak in peaks)
     rent, purchase = smallest(gpu.price.paid(), 1), gpu.price.purchase_usd
     keys = [source.key for source in gpu.sources]
     keys += [rent.source.key for rent in gpu.price.offered if rent.source]
-    return (
-        gpu.name,
-        f"{gpu.memory_bytes / GIB:.1f}",
-        f"{gpu.nominal_memory_bytes / GB:.0f}",
-        f"{gpu.memory_bytes_per_s / TERA:.3g}",
-        *(MISSING if peak is None else f"{peak / TERA:.0f}" for peak in peaks),
-        f"{gpu.interconnect_bytes_per_s / GB:.0f}",
-        MISSING if rent is None else amount(rent.usd_per_gpu_hour),
-        MISSING if rent is None else rent.basis,
-        MISSING if purchase is None else f"{purchase:.0f}",
-        ", ".join(dict.fromkeys(keys)),
-    )
+    return {
+        "GPU": gpu.name,
+        "memory GiB": f"{gpu.memory_bytes / GIB:.1f}",
+        "sold as GB": f"{gpu.nominal_memory_bytes / GB:.0f}",
+        "TB/s": f"{gpu.memory_bytes_per_s / TERA:.3g}",
+        "bf16 TFLOP/s": bf16,
+        "fp8": fp8,
+        "fp4": fp4,
+        "link GB/s": f"{gpu.interconnect_bytes_per_s / GB:.0f}",
+        "USD/hour": MISSING if rent is None else amount(rent.usd_per_gpu_hour),
+        "price of": MISSING if rent is None else rent.basis,
+        "USD": MISSING if purchase is None else f"{purchase:.0f}",
+        "sources": ", ".join(dict.fromkeys(keys)),
+    }
 
 
 def _model_row(name: str) -> tuple[str, ...]:
@@ -139,13 +137,12 @@ def _figures(shape: ModelShape) -> tuple[str, ...]:
     )
 
 
-def _print(columns: Sequence[str], rows: Iterable[Sequence[str]], options: TableOptions) -> None:
-    cells = [dict(zip(columns, row, strict=True)) for row in rows]
+def _print(cells: list[dict[str, str]], options: TableOptions) -> None:
     if options.form != "text":
         data = [{name: _value(name, cell) for name, cell in row.items()} for row in cells]
         click.echo(serialize(data, options.form, rows=cells))
         return
-    first, *others, last = columns
+    first, *others, last = cells[0]
     names = [first, last] if options.has_sources else [first]
     heads = {"\n".join(name.rsplit(" ", 1)): name for name in (*names, *others)}
     shown = [{head: row[name] for head, name in heads.items()} for row in cells]
@@ -159,12 +156,10 @@ def _value(name: str, cell: str) -> object:
     if cell == MISSING:
         return None
     if name == "sources":
-        return [_source(key) for key in cell.split(", ")]
+        return [
+            {"key": key} | {name: sources()[key][name] for name in ("title", "where")}
+            for key in cell.split(", ")
+        ]
     if NUMBER.fullmatch(cell):
         return float(cell) if "." in cell else int(cell)
     return cell
-
-
-def _source(key: str) -> dict[str, str]:
-    found = sources()[key]
-    return {"key": key, "title": found["title"], "where": found["where"]}

@@ -6,16 +6,9 @@ from typing import Final
 
 import click
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.commands.options import output_option, page_option, takes
-from tonnage.cli.commands.output_files import (
-    check_page,
-    search_progress,
-    single_model,
-    write_page,
-)
-from tonnage.cli.commands.output_formats import serialize
+from tonnage.cli.commands.output_files import check_page, search_progress, single_model, write_page
 from tonnage.cli.commands.plan_options import (
     PlanInputOptions,
     asking,
@@ -23,16 +16,14 @@ from tonnage.cli.commands.plan_options import (
     named_classes,
     terms_of,
 )
-from tonnage.cli.console import EXIT_INFEASIBLE, OK, Failure, output, print_error, show
-from tonnage.cli.read.manifest import Manifests
-from tonnage.cli.read.references import References, parsed_model
+from tonnage.cli.console import EXIT_INFEASIBLE, OK, Failure, output, print_error, serialize, show
+from tonnage.cli.read.references import parsed_model
 from tonnage.cli.results.comparing import Compared, compare_classes
 from tonnage.cli.results.plan_summary import choice_row
-from tonnage.cli.results.planning import PlanContext, code_of, request_of
+from tonnage.cli.results.planning import code_of, request_of
 from tonnage.cli.text.compare import comparison_report
 from tonnage.manifests.target import RefusedError
 from tonnage.sizing.errors import SizingError
-from tonnage.sizing.request import SizingRequest
 
 HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
 
@@ -75,9 +66,15 @@ def compare(*, options: CompareOptions) -> None:
     named = named_classes(question.classes, terms.gpus) if question.classes else []
     gpus = named or list(terms.gpus.values())
     asked = asking(question, None if question.names else gpus[0].name)
-    deployment, request = _request(asked, question, terms, beside(question))
+    around, resource = beside(question), single_model(asked, question.names, command="compare")
+    parsed = parsed_model(resource, asked)
+    references, terms = around.of(parsed), replace(terms, guessed=resource.guessed)
+    try:
+        request = request_of(parsed.model.spec, terms, references)
+    except (CatalogError, RefusedError, SizingError) as error:
+        raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
     found = compare_classes(
-        deployment,
+        parsed.model,
         request,
         gpus,
         are_named=bool(named),
@@ -91,19 +88,6 @@ def compare(*, options: CompareOptions) -> None:
     if page_file != "-":
         _print(found, options.form)
     sys.exit(OK if found.selection.choices else EXIT_INFEASIBLE)
-
-
-def _request(
-    asked: Manifests, question: PlanInputOptions, terms: PlanContext, beside: References
-) -> tuple[ModelDeployment, SizingRequest]:
-    resource = single_model(asked, question.names, command="compare")
-    parsed = parsed_model(resource, asked)
-    deployment, references = parsed.model, beside.of(parsed)
-    try:
-        terms = replace(terms, guessed=resource.guessed)
-        return deployment, request_of(deployment.spec, terms, references)
-    except (CatalogError, RefusedError, SizingError) as error:
-        raise Failure(f"{resource.name}: {code_of(error)}: {error}") from error
 
 
 def _print(found: Compared, form: str) -> None:

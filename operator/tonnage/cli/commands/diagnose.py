@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import yaml
 
+from tonnage.api.base import GROUP, PLURAL
 from tonnage.cli.commands.options import (
     CLUSTER_EXIT_CODES,
     AccessOptions,
@@ -25,8 +26,8 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.console import Failure, failing, output, remark, show
-from tonnage.cli.read.live import LiveCluster, Resource, leases_of, read_all
-from tonnage.cli.read.nested import block, objects
+from tonnage.cli.read.live import LiveCluster, Resource, failures, leases_of
+from tonnage.cli.read.manifest import block, objects
 from tonnage.cli.results.shown import rules, shown, shown_events, shown_metrics
 from tonnage.cluster.calls import KubernetesError, PrometheusError
 from tonnage.cluster.kube import (
@@ -34,6 +35,7 @@ from tonnage.cluster.kube import (
     DEPLOYMENTS,
     EVENTS,
     LEADER_WORKER_SETS,
+    MODEL_DEPLOYMENTS,
     PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
@@ -139,12 +141,10 @@ class SupportBundle:
 def read_evidence(
     cluster: LiveCluster, namespace: str | None, options: DiagnoseOptions
 ) -> SupportBundle:
-    """Read what may be read; ``namespace``: of the ModelDeployments, None: all.
-
-    Raises:
-        Failure: the cluster does not answer, or has no ModelDeployments to be read.
-    """
-    models = read_all(cluster, namespace=namespace)
+    """Read what may be read; ``namespace``: of the ModelDeployments, None: all."""
+    where = f"namespace {namespace}" if namespace else "all namespaces"
+    with failures(f"list {PLURAL}.{GROUP} in {where}"):
+        models = list(cluster.api.list(MODEL_DEPLOYMENTS.path(namespace)))
     reading = SupportBundle(cluster)
     reading.keep("modeldeployments.yaml", models)
     _read_serving(reading, namespace, models)
@@ -173,11 +173,8 @@ def _read_serving(
         keep(LEADER_WORKER_SETS)
         keep(STATEFUL_SETS, NAME_LABEL)
     events = reading.list("events", EVENTS.path(namespace))
-    reading.keep(EVENTS_FILE, (each for each in events if _object_of(each) in names))
-
-
-def _object_of(event: Resource) -> str:
-    return str(block(event, "regarding").get("name", ""))
+    about = (each for each in events if str(block(each, "regarding").get("name", "")) in names)
+    reading.keep(EVENTS_FILE, about)
 
 
 def _read_operator(reading: SupportBundle, namespace: str, selector: str) -> None:
@@ -240,17 +237,15 @@ def _read_pod(reading: SupportBundle, namespace: str, pod: Resource) -> None:
     statuses = objects(block(pod, "status"), "containerStatuses")
     if any(each.get("restartCount") for each in statuses):
         reading.text(f"operator/{name}.previous.log", log, tailLines=LOG_LINES, previous="true")
-    port = next(_ports(pod), None)
-    if port is not None:
+    ports = (
+        int(port["containerPort"])
+        for container in objects(block(pod, "spec"), "containers")
+        for port in objects(container, "ports")
+        if port.get("name") == PORT
+    )
+    if port := next(ports, None):
         page = PODS.path(namespace, f"{name}:{port}", "proxy/metrics")
         reading.text(f"operator/{name}{METRICS_ENDING}", page)
-
-
-def _ports(pod: Resource) -> Iterator[int]:
-    for container in objects(block(pod, "spec"), "containers"):
-        for port in objects(container, "ports"):
-            if port.get("name") == PORT:
-                yield int(port["containerPort"])
 
 
 def _name(found: Resource) -> str:

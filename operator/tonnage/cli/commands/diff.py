@@ -22,12 +22,10 @@ from tonnage.cli.commands.options import (
     option,
     takes,
 )
-from tonnage.cli.commands.output_formats import serialize
-from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, print_error
+from tonnage.cli.console import OK, OVER_BUDGET, Failure, ManifestError, print_error, serialize
 from tonnage.cli.read.fleet import LiveObject, read_live
 from tonnage.cli.read.live import LiveCluster
-from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, load
-from tonnage.cli.read.nested import block
+from tonnage.cli.read.manifest import SUFFIXES, ManifestObject, Manifests, block, load
 from tonnage.cli.read.references import (
     ParsedModel,
     References,
@@ -43,6 +41,7 @@ from tonnage.cli.results.differing import (
     markdown,
     runs_pods,
     total_cost,
+    total_costs,
     view_of_plan,
 )
 from tonnage.cli.results.plan_summary import exit_code
@@ -146,8 +145,7 @@ def diff(*, options: DiffOptions) -> None:
         raise click.UsageError("give OLD and NEW, or NEW with --from-cluster")
     inputs = _Inputs(
         terms=PlanContext(
-            gpus=options.catalog.gpus(),
-            calibration=calibration_in(options.calibration_file),
+            gpus=options.catalog.gpus(), calibration=calibration_in(options.calibration_file)
         ),
         config=options.catalog.config(),
         namespace=options.namespace,
@@ -163,26 +161,20 @@ def diff(*, options: DiffOptions) -> None:
         old = inputs.load(names[0]) if has_some else load([])
         found = list(_between(old, new, inputs))
     _print(found, options.form, most)
-    sys.exit(_exit_code(found, inputs, most))
+    after = [each.after for each in found if each.after]
+    cost = total_cost(after)
+    over = OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
+    sys.exit(exit_code(after, is_broken=inputs.is_broken) or over)
 
 
 def _print(found: list[Difference], form: str, most: float | None) -> None:
     if form == "markdown":
         click.echo(markdown(found, max_usd_per_hour=most))
         return
-    before, after = (
-        total_cost(sides) for sides in ([e.before for e in found], [e.after for e in found])
-    )
+    before, after = total_costs(found)
     cost = {"before": before, "after": after, "most": most}
     content = {"usdPerHour": cost, "objects": [figures(each) for each in found]}
     click.echo(serialize(content, "json"))
-
-
-def _exit_code(found: list[Difference], inputs: _Inputs, most: float | None) -> int:
-    after = [each.after for each in found if each.after]
-    cost = total_cost(after)
-    over = OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
-    return exit_code(after, is_broken=inputs.is_broken) or over
 
 
 def _between(old: Manifests, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
@@ -213,17 +205,13 @@ def _by_name(manifests: Manifests, inputs: _Inputs, there: There) -> Mapping[Key
 
 
 def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Inputs) -> Difference:
-    before = None if old is None else _plan_object(old, inputs, None)
+    def planned(parsed: ParsedModel, running: DeploymentView | None) -> Planned | Refused:
+        return _answer(parsed.model, inputs, References(config=inputs.config).of(parsed), running)
+
+    before = None if old is None else planned(old, None)
     running = view_of_plan(before) if isinstance(before, Planned) and runs_pods(before) else None
-    after = None if new is None else _plan_object(new, inputs, running)
+    after = None if new is None else planned(new, running)
     return Difference(before=before, after=after, running=running)
-
-
-def _plan_object(
-    parsed: ParsedModel, inputs: _Inputs, running: DeploymentView | None
-) -> Planned | Refused:
-    references = References(config=inputs.config).of(parsed)
-    return _answer(parsed.model, inputs, references, running)
 
 
 def _answer(
@@ -298,6 +286,6 @@ def _config(parsed: ParsedModel, live: LiveObject | None) -> str | None:
 
 def _target(parsed: ParsedModel, live: LiveObject | None) -> TargetEngine | None:
     """Return the Deployment that is scaled: as it runs, else as the files have it."""
-    if parsed.model.spec.scale_target and live and live.model.spec.scale_target and live.target:
-        return engine_of(live.target, parsed)
+    if parsed.model.spec.scale_target and live and live.model.spec.scale_target and live.workload:
+        return engine_of(ManifestObject(source="cluster", line=0, content=live.workload), parsed)
     return target_of(parsed)

@@ -22,7 +22,7 @@ from tonnage.cli.commands.options import (
 )
 from tonnage.cli.console import output, printable, remark, show
 from tonnage.cli.read.live import leases_of, read_one, stale_note
-from tonnage.cli.read.nested import Object, block, objects
+from tonnage.cli.read.manifest import Object, block, objects
 from tonnage.cli.text.layout import DIM, grid, heading, indent, section
 from tonnage.control.report.conditions import CONDITION_TYPES
 from tonnage.explain.glossary import GLOSSARY, Term

@@ -1,6 +1,6 @@
 """``tonnage init``: the manifest of a line of options, with what each part of it is for."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -10,12 +10,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.cli.commands.options import takes
 from tonnage.cli.commands.output_files import search_progress
 from tonnage.cli.commands.plan import class_of
-from tonnage.cli.commands.plan_options import (
-    PlanInputOptions,
-    asking,
-    beside,
-    terms_of,
-)
+from tonnage.cli.commands.plan_options import PlanInputOptions, asking, beside, terms_of
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.references import References, parsed_model
 from tonnage.cli.read.spec_overrides import MOST_REPLICAS
@@ -70,12 +65,7 @@ def init(*, question: PlanInputOptions) -> None:
     [resource] = asked.model_deployments
     guessed = resource.guessed
     counting = search_progress().counting()
-    terms = terms_of(
-        question,
-        guessed=guessed,
-        on_search=counting,
-        is_advice=True,
-    )
+    terms = terms_of(question, guessed=guessed, on_search=counting, is_advice=True)
     spec: dict[str, Any] = dict(resource.content["spec"])
     spec["scaling"] = {"mode": "Recommend"} | spec["scaling"]
     parsed = parsed_model(resource, asked)
@@ -96,11 +86,7 @@ def init(*, question: PlanInputOptions) -> None:
 
 
 def _most_replicas(planned: Planned | None, fewest: int) -> int:
-    """Return what the manifest may allow: room over the plan, if there is one.
-
-    Raises:
-        Failure: no ModelDeployment has as many as the plan.
-    """
+    """Return what the manifest may allow: room over the plan, if there is one."""
     if planned is None:
         return fewest
     if planned.replicas > MOST_REPLICAS:
@@ -115,11 +101,7 @@ def _most_replicas(planned: Planned | None, fewest: int) -> int:
 def _plan_or_failure(
     deployment: ModelDeployment, terms: PlanContext, references: References
 ) -> Planned | None:
-    """Return the plan; where there is none, say why.
-
-    Raises:
-        Failure: what is asked names something unknown, or contradicts itself.
-    """
+    """Return the plan; where there is none, say why."""
     found = answer(deployment, terms, references)
     if isinstance(found, Planned):
         found = with_obstacle(found)
@@ -136,16 +118,10 @@ def with_comments(content: Mapping[str, Any], guessed: frozenset[Figure]) -> str
     head = {key: value for key, value in content.items() if key != "spec"}
     lines = [*_yaml(head), "spec:"]
     for name, value in content["spec"].items():
-        lines += [f"  # {comment}" for comment in _comments(name, guessed)]
+        lines += [f"  # {COMMENTS[name]}"] if name in COMMENTS else []
+        lines += ["  # A guess: nobody gave it."] if GUESSES.get(name) in guessed else []
         lines += [f"  {line}" for line in _yaml({name: value})]
     return "\n".join(lines)
-
-
-def _comments(name: str, guessed: frozenset[Figure]) -> Iterator[str]:
-    if name in COMMENTS:
-        yield COMMENTS[name]
-    if GUESSES.get(name) in guessed:
-        yield "A guess: nobody gave it."
 
 
 def _yaml(content: Mapping[str, Any]) -> list[str]:

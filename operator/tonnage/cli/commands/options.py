@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 Command = Callable[..., None]
 FILE: Final = click.Path(path_type=Path)
+FORMATS: Final = ("text", "json", "yaml", "markdown", "csv")
 
 CLUSTER_EXIT_CODES: Final = """\
 Exit codes: 0 success; 2 not found; 3 invalid input; 4 the cluster cannot be reached; 5 it does not
@@ -117,14 +118,8 @@ def format_option(*forms: str, more: str = "") -> Any:
 
 def output_option() -> Any:
     """Return a field for the format of a command that prints its answer in any of five."""
-    return format_option(
-        "text",
-        "json",
-        "yaml",
-        "markdown",
-        "csv",
-        more="json and yaml have all figures, markdown and csv a row for each answer.",
-    )
+    more = "json and yaml have all figures, markdown and csv a row for each answer."
+    return format_option(*FORMATS, more=more)
 
 
 def files_option() -> Any:
@@ -239,7 +234,7 @@ class CatalogOptions:
     # fmt: on
 
     def gpus(self) -> "Mapping[str, Gpu]":
-        from tonnage.cli.read.prices import known_gpus  # noqa: PLC0415  (slow)
+        from tonnage.cli.commands.prices import known_gpus  # noqa: PLC0415  (slow)
 
         return known_gpus(self.gpus_folder)
 
@@ -250,42 +245,6 @@ class CatalogOptions:
         from tonnage.cli.read.references import checked_text  # noqa: PLC0415  (slow)
 
         return checked_text(self.config_file, option="--model-config")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceOptions:
-    """A buyer's own prices."""
-
-    # fmt: off
-    single_prices: tuple[str, ...] = option("--price", multiple=True, metavar="NAME=AMOUNT",
-        help="Your price of a GPU class, per GPU and hour; may be repeated.")
-    price_file: str | None = option("--prices", metavar="FILE",
-        help="Your price list: a line 'NAME: AMOUNT' for each class, or 'NAME: {onDemand: AMOUNT, "
-        "spot: AMOUNT, reserved: AMOUNT}' with any of them, per GPU and hour; and 'currency: EUR'. "
-        "Classes that are not in it have no price.")
-    rate: str | None = option("--rate", metavar="NAME",
-        help="Which rate of --prices: onDemand (the default where any class has it), spot, "
-        "reserved, reserved1Year, reserved3Years or a name of yours.")
-    currency: str | None = option("--currency", metavar="CODE",
-        help="Currency of your prices, a label. Default: USD, or as --prices says.")
-    cloud: str | None = option("--cloud", metavar="NAME",
-        help="Whose listed prices count where you give none: AWS, Azure, Lambda, Nebius or RunPod "
-        "Secure. Default: AWS, of classes that it does not rent the first that does.")
-    # fmt: on
-
-    def over(self, gpus: "Mapping[str, Gpu]", **more: Any) -> "Mapping[str, Gpu]":
-        """Return the classes at these prices."""
-        from tonnage.cli.read.prices import Prices, with_prices  # noqa: PLC0415  (slow)
-
-        prices = Prices(
-            single=self.single_prices,
-            file=self.price_file,
-            rate=self.rate,
-            currency=self.currency,
-            cloud=self.cloud,
-            **more,
-        )
-        return with_prices(gpus, prices)
 
 
 UNREACHABLE: Final = frozenset({"PrometheusUnreachable"})
@@ -335,11 +294,7 @@ class TrafficOptions:
     # fmt: on
 
     def counted(self, namespace: str, name: str) -> "MeasuredTraffic":
-        """Return what came to the pods of an object, or to those that are selected.
-
-        Raises:
-            Failure: Prometheus does not answer, or not with the series of one fleet.
-        """
+        """Return what came to the pods of an object, or to those that are selected."""
         from tonnage.cluster.calls import PrometheusError  # noqa: PLC0415  (slow)
         from tonnage.cluster.ranges import Steps, ask_range  # noqa: PLC0415
         from tonnage.replay.measured_traffic import (  # noqa: PLC0415

@@ -127,22 +127,14 @@ def report_skipped(manifests: Manifests) -> None:
 
 
 def check_some(manifests: Manifests, names: tuple[str, ...]) -> None:
-    """Say what is skipped, and refuse files that hold nothing else.
-
-    Raises:
-        Failure: there is no ModelDeployment, and no file that cannot be read.
-    """
+    """Say what is skipped, and refuse files that hold nothing else."""
     report_skipped(manifests)
     if not (manifests.model_deployments or manifests.problems):
         raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
 
 
 def single_model(manifests: Manifests, names: tuple[str, ...], *, command: str) -> ManifestObject:
-    """Return the only ModelDeployment, for a command that takes one.
-
-    Raises:
-        Failure: there are none or several, or a file cannot be read.
-    """
+    """Return the only ModelDeployment, for a command that takes one."""
     report_skipped(manifests)
     if manifests.problems:
         raise Failure("the manifests are not valid")

@@ -29,33 +29,29 @@ from tonnage.cli.commands.output_files import (
     search_progress,
     write_page,
 )
-from tonnage.cli.commands.output_formats import serialize
-from tonnage.cli.commands.plan_options import (
-    OFFLINE,
-    PlanInputOptions,
-    asking,
-    beside,
-    terms_of,
-)
-from tonnage.cli.console import Failure, failing, output, print_error, remark, show
+from tonnage.cli.commands.plan_options import OFFLINE, PlanInputOptions, asking, beside, terms_of
+from tonnage.cli.console import Failure, failing, output, print_error, remark, serialize, show
 from tonnage.cli.read.demand_curve import DemandCurve, counted_curve, is_trace, read_curve
-from tonnage.cli.read.manifest import ManifestObject, Manifests, load
-from tonnage.cli.read.nested import block
+from tonnage.cli.read.manifest import ManifestObject, Manifests, block, load
 from tonnage.cli.read.spec_overrides import RATES
+from tonnage.cli.results.alternatives import cheaper_whole, savings
 from tonnage.cli.results.beside import with_hours, with_today
 from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles, step_rows
 from tonnage.cli.results.planning import (
     Planned,
     Refused,
     RunningState,
+    fewest_replicas,
     with_offers,
-    with_savings,
-    with_whole_price,
 )
 from tonnage.cli.results.rendering import with_obstacle
-from tonnage.cli.text.plan import beside_report, first_report, further_report
+from tonnage.cli.text.plan import beside_report, first_report, plan_report, refusal_report
+from tonnage.explain.report import offload_figures
+from tonnage.explain.topology import offload_answer, roles_verdict
 from tonnage.manifests.children import has_recorded_cache
+from tonnage.sizing.offload import held_at
 from tonnage.sizing.plan import OnSearch
+from tonnage.sizing.roles import weigh_roles
 from tonnage.units import DAY_S, bytes_per_second, seconds
 
 if TYPE_CHECKING:
@@ -81,12 +77,7 @@ class DemandOptions:
     # fmt: on
 
     def curve(self, manifests: Manifests | None) -> DemandCurve | None:
-        """Return the rates; ``manifests``: with the object whose traffic it is. None: not given.
-
-        Raises:
-            Failure: both sources are given, the one given cannot be read, or there are several
-                objects.
-        """
+        """Return the rates; ``manifests``: with the object whose traffic it is. None: not given."""
         file, url = self.file, self.traffic.prometheus_url
         if file is not None and url is not None:
             raise Failure("--demand-file and --prometheus both give the demand: leave one out")
@@ -117,7 +108,7 @@ class DemandOptions:
 
 
 def _of_trace(file: Path, time_unit: str | None) -> DemandCurve:
-    from tonnage.cli.commands.replay_run import read  # noqa: PLC0415  (slow)
+    from tonnage.cli.commands.replay import read  # noqa: PLC0415  (slow)
     from tonnage.replay.traces import duration_of  # noqa: PLC0415
 
     trace = read(file, time_unit)
@@ -125,11 +116,7 @@ def _of_trace(file: Path, time_unit: str | None) -> DemandCurve:
 
 
 def with_curve(question: PlanInputOptions, curve: DemandCurve) -> PlanInputOptions:
-    """Return the question for the peak of a curve, with lengths that were counted.
-
-    Raises:
-        Failure: a rate is given too.
-    """
+    """Return the question for the peak of a curve, with lengths that were counted."""
     if question.requests_per_s is not None:
         raise Failure("--rps and a demand by the hour both give the rate: leave one out")
     given = {"promptTokens": question.prompt_tokens, "outputTokens": question.output_tokens}
@@ -156,11 +143,7 @@ class ClusterOptions:
     # fmt: on
 
     def fleet(self, question: PlanInputOptions, gpu: str | None) -> "RunningFleet | None":
-        """Return what runs; None: nobody asks for it.
-
-        Raises:
-            Failure: it cannot be read, or manifests are given too.
-        """
+        """Return what runs; None: nobody asks for it."""
         if self.name is None:
             return None
         if question.names:
@@ -173,11 +156,7 @@ class ClusterOptions:
 
 
 def check_demand(asked: Manifests) -> None:
-    """Refuse what nobody says the demand of.
-
-    Raises:
-        Failure: with the options that say it.
-    """
+    """Refuse what nobody says the demand of."""
     for each in asked.model_deployments:
         if not block(each.content, "spec", "demand").keys() & {*RATES}:
             raise Failure(
@@ -205,51 +184,31 @@ class RolesAsked:
     # fmt: on
 
     def check(self, form: str) -> None:
-        """Refuse options that mean nothing without another, or in a form.
-
-        Raises:
-            Failure: one was given so.
-        """
+        """Refuse options that mean nothing without another, or in a form."""
         if self.kv_link is not None and not self.disaggregated:
             raise Failure("--kv-link is between roles: it needs --disaggregated")
         if self.disaggregated and form in TABLES:
             raise Failure(f"-o {form} cannot show --disaggregated; use text, json or yaml")
 
-    def answered(self, answer: Planned | Refused, on_search: OnSearch) -> Planned | Refused:
+    def answered(self, answer: Planned, on_search: OnSearch) -> Planned:
         """Return a plan with what is asked beside it."""
-        if isinstance(answer, Refused):
-            return answer
-        return replace(answer, verdicts=dict(self._verdicts(answer, on_search)))
-
-    def _verdicts(self, planned: Planned, on_search: OnSearch) -> Iterator[tuple[str, "Verdict"]]:
-        sizing, spec = planned.sizing, planned.deployment.spec
+        sizing, spec, verdicts = answer.sizing, answer.deployment.spec, dict[str, "Verdict"]()
         if self.disaggregated:
-            yield "rolesApart", self._roles(planned, on_search)
+            verdicts["rolesApart"] = self._roles(answer, on_search)
         if spec.model.kv_offload is not None:
-            from tonnage.explain.offload import offload_figures  # noqa: PLC0415  (where it is asked)
-            from tonnage.explain.topology import offload_answer  # noqa: PLC0415
-            from tonnage.sizing.offload import held_at  # noqa: PLC0415
-
-            held = held_at(sizing, planned.replicas)
-            if figures := offload_figures(
-                spec, sizing, held_fraction=held, why=planned.why_offload
-            ):
-                yield "kvOffload", (offload_answer(spec, sizing, figures), figures)
+            held, why = held_at(sizing, answer.replicas), answer.why_offload
+            if figures := offload_figures(spec, sizing, held_fraction=held, why=why):
+                verdicts["kvOffload"] = offload_answer(spec, sizing, figures), figures
+        return replace(answer, verdicts=verdicts)
 
     def _roles(self, planned: Planned, on_search: OnSearch) -> "Verdict":
         """Return whether roles apart cost less than the replicas that both together need."""
-        from tonnage.explain import topology as words  # noqa: PLC0415  (only where it is asked)
-        from tonnage.sizing.roles import weigh_roles  # noqa: PLC0415
-
         sizing = planned.sizing
         is_assumed = self.kv_link is None and sizing.request.node_link_bytes_per_s is None
         link = self.kv_link or sizing.request.other_node_bytes_per_s
         replicas = max(planned.replicas, sizing.replicas)
         found = weigh_roles(sizing, replicas, link, on_search=on_search)
-        return (
-            words.roles_answer(found, link_is_assumed=is_assumed),
-            words.roles_figures(found, link_is_assumed=is_assumed),
-        )
+        return roles_verdict(found, link_is_assumed=is_assumed)
 
 
 HELP: Final = """Compute replicas, max-num-seqs and cost for models. Needs no cluster.
@@ -344,8 +303,10 @@ def plan(*, options: PlanOptions) -> None:
     def finished(first: Planned | Refused) -> Planned | Refused:
         if isinstance(first, Refused):
             return with_offers(first, terms)
-        each = roles.answered(with_savings(first, terms.on_search), terms.on_search)
-        each = with_today(each, fleet.view, terms.on_search) if fleet else each
+        fewest, on_search = fewest_replicas(first.deployment), terms.on_search
+        less = savings(first.sizing, first.replicas, fewest=fewest, on_search=on_search)
+        each = roles.answered(replace(first, savings=less), on_search)
+        each = with_today(each, fleet.view, on_search) if fleet else each
         return with_hours(each, curve, options.demand.start_s) if curve else each
 
     answers = [_with_obstacle(each, terms.on_search) for some in found for each in some]
@@ -355,11 +316,7 @@ def plan(*, options: PlanOptions) -> None:
 
 
 def class_of(question: PlanInputOptions, *, is_running: bool = False) -> str | None:
-    """Return the one class that is named, if any; ``is_running``: pods of a cluster name it.
-
-    Raises:
-        Failure: several are, or none where there is no manifest to name it.
-    """
+    """Return the one class that is named, if any; ``is_running``: pods of a cluster name it."""
     names = question.gpu_names
     if len(names) > 1:
         raise Failure(SEVERAL.format(", ".join(names)))
@@ -373,7 +330,8 @@ def _with_obstacle(found: Planned | Refused, on_search: OnSearch) -> Planned | R
     """Return an answer with what keeps the operator from running it, and its price by instances."""
     if isinstance(found, Refused):
         return found
-    found = with_whole_price(with_obstacle(found), on_search)
+    whole = cheaper_whole(found.sizing, fewest_replicas(found.deployment), on_search)
+    found = replace(with_obstacle(found), cheaper_whole=whole)
     for each in obstacles(found):
         remark(f"Note: {object_label(found)}: {each}")
     return found
@@ -388,11 +346,11 @@ def _parts(
             yield ""
         yield from first_report(first)
         answer = finished(first)
-        if isinstance(answer, Planned) or answer.offers:
-            is_ascii = console.options.ascii_only
-            yield further_report(answer, is_ascii=is_ascii, width=console.width)
         if isinstance(answer, Planned):
+            yield plan_report(answer, console)
             yield from beside_report(answer, console)
+        elif answer.offers:
+            yield refusal_report(answer)
 
 
 def _print(firsts: list[Planned | Refused], finished: Finish, options: PlanOptions) -> None:
@@ -407,7 +365,7 @@ def _print(firsts: list[Planned | Refused], finished: Finish, options: PlanOptio
         for part in _parts(firsts, finish, console):
             show(console, part)
     else:
-        answers = [finished(each) for each in firsts]
+        answers = list(map(finished, firsts))
     if options.page_file is not None:
         from tonnage.cli.page.pictures import plan_page  # noqa: PLC0415  (needs an extra)
 

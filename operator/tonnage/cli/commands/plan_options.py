@@ -8,31 +8,19 @@ from typing import Any, Final
 import click
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.cli.commands.options import (
-    CatalogOptions,
-    PriceOptions,
-    option,
-    parsed,
-    positive,
-)
+from tonnage.cli.commands.options import FORMATS, CatalogOptions, option, parsed, positive
+from tonnage.cli.commands.prices import PriceOptions, named_gpu, with_prices
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.hub import checkpoint_in
 from tonnage.cli.read.manifest import Manifests, load
-from tonnage.cli.read.prices import named_gpu
 from tonnage.cli.read.references import References, checked_text
-from tonnage.cli.read.spec_overrides import (
-    Change,
-    change_of,
-    manifest_of_changes,
-    with_changes,
-)
+from tonnage.cli.read.spec_overrides import Change, change_of, manifest_of_changes, with_changes
 from tonnage.cli.results.planning import PlanContext
 from tonnage.units import seconds, tokens
 
 DECIMALS: Final = 4
 """Of a rate in a spec."""
 OFFLINE: Final = "Note: without --ttft or --tpot it is planned offline, at the memory ceiling"
-FORMATS: Final = frozenset({"text", "json", "yaml", "markdown", "csv"})
 
 
 def _names(classes: Iterable[str]) -> list[str]:
@@ -119,9 +107,6 @@ def asking(
 
     ``has_slo``: an SLO counts for the answer, so that it is said where there is none. ``loaded``:
     the manifests, where they were read before.
-
-    Raises:
-        Failure: there is neither, or a change does not go where it is meant to.
     """
     changes = question.changes(gpu)
     if question.names:
@@ -167,5 +152,6 @@ def beside(question: PlanInputOptions) -> References:
 
 def terms_of(question: PlanInputOptions, **more: Any) -> PlanContext:
     """Return what the options add to every object."""
-    gpus = question.prices.over(question.catalog.gpus(), whole_nodes=question.whole_nodes)
+    known = question.catalog.gpus()
+    gpus = with_prices(known, question.prices, whole_nodes=question.whole_nodes)
     return PlanContext(gpus=gpus, **more)

@@ -1,7 +1,7 @@
 """``tonnage render``: the objects that the operator would apply for some manifests."""
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,16 +18,14 @@ from tonnage.cli.commands.options import (
     takes,
 )
 from tonnage.cli.commands.output_files import answers_for, check_some
-from tonnage.cli.commands.output_formats import serialize
-from tonnage.cli.console import print_error, printable, remark
+from tonnage.cli.console import print_error, printable, remark, serialize
 from tonnage.cli.read.manifest import load
 from tonnage.cli.read.references import References
 from tonnage.cli.results.differing import offload_of
 from tonnage.cli.results.plan_summary import exit_code, headline, object_label
 from tonnage.cli.results.planning import PlanContext, Planned, Refused
-from tonnage.cli.results.rendering import children, servable, serve_line
+from tonnage.cli.results.rendering import FILE_SITE, children, servable, serve_line
 from tonnage.manifests.children import Site
-from tonnage.settings import Settings
 
 HELP: Final = """Print the objects that the operator would apply for manifests. Needs no cluster.
 
@@ -48,7 +46,6 @@ Examples:
 
 Exit codes: 0 all can be served; 2 one cannot; 3 invalid input; 1 unexpected error.
 """
-DEFAULT_INTERVAL_S: Final = Settings.model_fields["scrape_interval_s"].default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,10 +68,9 @@ class RenderOptions:
 @click.command(help=HELP)
 @takes(RenderOptions)
 def render(*, options: RenderOptions) -> None:
-    site = Site(has_pod_monitors=options.has_pod_monitors, scrape_interval_s=DEFAULT_INTERVAL_S)
+    site = replace(FILE_SITE, has_pod_monitors=options.has_pod_monitors)
     terms = PlanContext(
-        gpus=options.catalog.gpus(),
-        calibration=calibration_in(options.calibration_file),
+        gpus=options.catalog.gpus(), calibration=calibration_in(options.calibration_file)
     )
     beside = References(config=options.catalog.config())
     manifests = load(options.names)
@@ -84,12 +80,8 @@ def render(*, options: RenderOptions) -> None:
     planned = [each for each in found if isinstance(each, Planned)]
     for each in found:
         _remark_on(each, options.is_line)
-    lines = [serve_line(each, site) for each in planned] if options.is_line else []
-    click.echo(
-        "\n".join(line for line in lines if line)
-        if options.is_line
-        else _manifest_text(planned, site, options.form)
-    )
+    lines = filter(None, (serve_line(each, site) for each in planned))
+    click.echo("\n".join(lines) if options.is_line else _manifest_text(planned, site, options.form))
     is_broken = bool(manifests.problems) or not all(answers)
     sys.exit(exit_code(found, is_broken=is_broken))
 

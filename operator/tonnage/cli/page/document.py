@@ -148,10 +148,7 @@ def add_legend(figure: Figure, handles: Sequence[Artist]) -> None:
 
 
 def log_scale(
-    axes: Axes,
-    side: Literal["x", "y"],
-    limits: tuple[float, float],
-    write: Callable[[float], str],
+    axes: Axes, side: Literal["x", "y"], limits: tuple[float, float], write: Callable[[float], str]
 ) -> None:
     """Make an axis logarithmic, with round ticks."""
     axes.set(**{f"{side}scale": "log", f"{side}lim": limits})

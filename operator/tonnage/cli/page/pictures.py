@@ -28,10 +28,9 @@ from tonnage.cli.page.document import (
     picture,
     short,
 )
-from tonnage.cli.results.batches import BatchRow, batch_rows
 from tonnage.cli.results.beside import HOURS
 from tonnage.cli.results.comparing import Compared
-from tonnage.cli.results.plan_summary import object_label
+from tonnage.cli.results.plan_summary import BatchRow, batch_rows, object_label
 from tonnage.cli.results.planning import Planned, Refused
 from tonnage.cli.results.replays import CaseResult, Replays
 from tonnage.cli.text.compare import comparison_report
@@ -111,10 +110,7 @@ def _scale(axes: Axes, classes: Sequence[Batches], targets: Sequence[Target]) ->
 def _line(axes: Axes, batches: Batches, series: tuple[str, str]) -> Line2D:
     """Draw a class: hollow where a limit is broken, large at the load line."""
     (name, rows, num_gpus), (color, marker) = batches, series
-    points = (
-        [row.state.tpot_s for row in rows],
-        [row.tokens_per_s / num_gpus for row in rows],
-    )
+    points = ([row.state.tpot_s for row in rows], [row.tokens_per_s / num_gpus for row in rows])
     (line,) = axes.plot(*points, color=color, marker=marker, markersize=DOT_PX, label=short(name))
     over = [k for k, row in enumerate(rows) if row.over]
     best = [k for k, row in enumerate(rows) if row.is_load_line]

@@ -13,8 +13,7 @@ from io import StringIO
 from typing import Final
 
 from tonnage.cli.console import ManifestError, failing
-from tonnage.cli.read.manifest import read_text
-from tonnage.cli.read.nested import Object, block
+from tonnage.cli.read.manifest import Object, block, read_text
 from tonnage.units import MIB, MILLION, MS_PER_S, count_of
 
 MAX_BYTES: Final = 128 * MIB

@@ -11,8 +11,7 @@ from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.models import with_second_file
 from tonnage.cli.console import EXIT_INFEASIBLE, NO_RIGHTS, Failure, failing, remark
 from tonnage.cli.read.live import LiveCluster, failures
-from tonnage.cli.read.manifest import ManifestObject, Manifests, sort_by_kind
-from tonnage.cli.read.nested import block
+from tonnage.cli.read.manifest import ManifestObject, Manifests, block, sort_by_kind
 from tonnage.cli.read.spec_overrides import MOST_REPLICAS, longest_context
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
@@ -53,13 +52,6 @@ class LiveObject:
     def view(self) -> DeploymentView | None:
         found = self.workload
         return deployment_view(found, WORKLOADS[found["kind"]]) if found else None
-
-    @property
-    def target(self) -> ManifestObject | None:
-        """The Deployment or LeaderWorkerSet as a file would hold it."""
-        if self.workload is None:
-            return None
-        return ManifestObject(source="cluster", line=0, content=self.workload)
 
 
 def read_live(cluster: LiveCluster, *, namespace: str, name: str) -> LiveObject | None:

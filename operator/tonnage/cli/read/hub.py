@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, urljoin, urlsplit
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError
@@ -18,7 +18,6 @@ from tonnage.catalog.safetensors import (
     MAX_HEADER_BYTES,
     Checkpoint,
     CheckpointError,
-    Index,
     Tensor,
     files_without_index,
     header_end,
@@ -41,67 +40,45 @@ MAX_HEADERS_BYTES: Final = 2 * MAX_HEADER_BYTES
 """Of all files together: a model of 384 experts per layer has a tenth of it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Beginning:
-    """The first bytes of a file."""
-
-    content: bytes
-    file_bytes: int | None
-    """Of the whole file; None: the server does not say."""
+Beginning = tuple[bytes, int | None]
+"""The first bytes of a file, and its size; None: the server does not say."""
 
 
-class Files(Protocol):
-    """Where the files of one checkpoint lie."""
-
-    def names(self) -> Iterable[str]:
-        """Return the names of all files."""
-
-    def whole(self, name: str, *, max_bytes: int) -> bytes | None:
-        """Return a file up to one byte more than allowed; None: there is no such file."""
-
-    def beginning(self, name: str, *, num_bytes: int) -> Beginning:
-        """Return so many bytes from the start of a file, or as many as it has, or more."""
-
-
-def read_checkpoint(files: Files, *, max_headers_bytes: int = MAX_HEADERS_BYTES) -> Checkpoint:
+def read_checkpoint(
+    files: "Folder | HubFiles", *, max_headers_bytes: int = MAX_HEADERS_BYTES
+) -> Checkpoint:
     """Return the tensors of a checkpoint: of the files that its index lists, else of all.
 
     Raises:
         CheckpointError: names the file and what is wrong with it.
     """
-    index = _index(files)
+    listed = files.whole(INDEX, max_bytes=MAX_INDEX_BYTES)
+    if listed is not None and len(listed) > MAX_INDEX_BYTES:
+        raise CheckpointError(f"{INDEX}: larger than {MAX_INDEX_BYTES} bytes")
+    index = None if listed is None else read_index(listed, file=INDEX)
     names = files_without_index(files.names()) if index is None else index.files
     if len(names) > MAX_FILES:
         raise CheckpointError(f"{count_of(len(names), 'file')}; at most {MAX_FILES} are read")
     headers: dict[str, tuple[Tensor, ...]] = {}
     remaining_bytes = max_headers_bytes
     for name in names:
-        beginning = _beginning(files, name)
-        remaining_bytes -= len(beginning.content)
+        content, file_bytes = _beginning(files, name)
+        remaining_bytes -= len(content)
         if remaining_bytes < 0:
             raise CheckpointError(
                 f"{name}: the headers up to here have more than {max_headers_bytes} bytes"
             )
-        headers[name] = read_header(beginning.content, file=name, file_bytes=beginning.file_bytes)
+        headers[name] = read_header(content, file=name, file_bytes=file_bytes)
     return join_files(headers, index=index)
 
 
-def _index(files: Files) -> Index | None:
-    content = files.whole(INDEX, max_bytes=MAX_INDEX_BYTES)
-    if content is None:
-        return None
-    if len(content) > MAX_INDEX_BYTES:
-        raise CheckpointError(f"{INDEX}: larger than {MAX_INDEX_BYTES} bytes")
-    return read_index(content, file=INDEX)
-
-
-def _beginning(files: Files, name: str) -> Beginning:
+def _beginning(files: "Folder | HubFiles", name: str) -> Beginning:
     """Return a file up to the end of its header."""
-    start = files.beginning(name, num_bytes=LENGTH_BYTES)
-    end = header_end(start.content, file=name)
-    if len(start.content) < end:
-        start = files.beginning(name, num_bytes=end)
-    return Beginning(content=start.content[:end], file_bytes=start.file_bytes)
+    content, file_bytes = files.beginning(name, num_bytes=LENGTH_BYTES)
+    end = header_end(content, file=name)
+    if len(content) < end:
+        content, file_bytes = files.beginning(name, num_bytes=end)
+    return content[:end], file_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +91,13 @@ class Folder:
         return [path.name for path in self.path.iterdir()]
 
     def whole(self, name: str, *, max_bytes: int) -> bytes | None:
+        """Return a file up to one byte more than allowed; None: there is no such file."""
         path = self.path / name
         return self._read(name, max_bytes + 1) if path.exists() or path.is_symlink() else None
 
     def beginning(self, name: str, *, num_bytes: int) -> Beginning:
-        content = self._read(name, num_bytes)
-        return Beginning(content=content, file_bytes=(self.path / name).stat().st_size)
+        """Return so many bytes from the start of a file, or as many as it has."""
+        return self._read(name, num_bytes), (self.path / name).stat().st_size
 
     def _read(self, name: str, num_bytes: int) -> bytes:
         path = self.path / name
@@ -170,7 +148,8 @@ def config_from_hub(
     try:
         built_in_model(model_id)
     except UnknownModelError:
-        return _config(model_id, revision, environment)
+        with _files(model_id, revision, environment) as files:
+            return files.config()
     except CatalogError:
         return None  # known, and refused: the plan says why
     return None
@@ -191,15 +170,6 @@ def checkpoint_from_hub(
         return read_checkpoint(files)
 
 
-def _config(model_id: str, revision: str | None, environment: Mapping[str, str]) -> str:
-    with _files(model_id, revision, environment) as files:
-        answer = files.fetch(files.address_of("config.json"), num_bytes=MAX_CONFIG_BYTES + 1)
-        if len(answer.content) > MAX_CONFIG_BYTES:
-            raise Failure(f"--hub: config.json of {model_id} exceeds {MAX_CONFIG_BYTES} bytes")
-        with failing(ModelConfigError, where=f"--hub: {model_id}: "):
-            return with_second_file(answer.content.decode(errors="replace"), files.text)
-
-
 @contextmanager
 def _files(
     model_id: str, revision: str | None, environment: Mapping[str, str]
@@ -217,13 +187,6 @@ def _files(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
-    status: int
-    content: bytes
-    headers: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HubFiles:
     """The files of one model on a hub, at one revision."""
 
@@ -235,16 +198,23 @@ class HubFiles:
 
     def names(self) -> Iterable[str]:
         address = f"{self.hub}/api/models/{self.model_id}/revision/{self.revision}"
-        answer = self.fetch(address, num_bytes=MAX_BYTES + 1)
-        listed = json_object(answer.content, file="the list of its files").get("siblings")
+        _, content = self.fetch(address, num_bytes=MAX_BYTES + 1)
+        listed = json_object(content, file="the list of its files").get("siblings")
         entries: list[Any] = listed if isinstance(listed, list) else []
         return [str(entry.get("rfilename")) for entry in entries if isinstance(entry, dict)]
 
     def whole(self, name: str, *, max_bytes: int) -> bytes | None:
-        answer = self.fetch(
+        answer, content = self.fetch(
             self.address_of(name), num_bytes=max_bytes + 1, also=HTTPStatus.NOT_FOUND
         )
-        return None if answer.status == HTTPStatus.NOT_FOUND else answer.content
+        return None if answer.status_code == HTTPStatus.NOT_FOUND else content
+
+    def config(self) -> str:
+        _, content = self.fetch(self.address_of("config.json"), num_bytes=MAX_CONFIG_BYTES + 1)
+        if len(content) > MAX_CONFIG_BYTES:
+            raise Failure(f"--hub: config.json of {self.model_id} exceeds {MAX_CONFIG_BYTES} bytes")
+        with failing(ModelConfigError, where=f"--hub: {self.model_id}: "):
+            return with_second_file(content.decode(errors="replace"), self.text)
 
     def text(self, name: str) -> str | None:
         content = self.whole(name, max_bytes=MAX_CONFIG_BYTES)
@@ -252,16 +222,16 @@ class HubFiles:
 
     def beginning(self, name: str, *, num_bytes: int) -> Beginning:
         wanted_bytes = max(num_bytes, FIRST_BYTES)
-        answer = self.fetch(self.address_of(name), num_bytes=wanted_bytes, is_part=True)
-        return Beginning(content=answer.content, file_bytes=self._file_bytes(answer, name))
+        answer, content = self.fetch(self.address_of(name), num_bytes=wanted_bytes, is_part=True)
+        return content, self._file_bytes(answer, name)
 
     def address_of(self, name: str) -> str:
         return f"{self.hub}/{self.model_id}/resolve/{self.revision}/{quote(name)}"
 
     def fetch(
         self, address: str, *, num_bytes: int, is_part: bool = False, also: int = HTTPStatus.OK
-    ) -> _Answer:
-        """Return what stands at an address, up to so many bytes.
+    ) -> "tuple[Response, bytes]":
+        """Return the answer of an address, and what stands there, up to so many bytes.
 
         ``is_part``: ask the hub for no more than that. ``also``: a further status that is fine.
 
@@ -277,10 +247,9 @@ class HubFiles:
                 if status not in FOUND and status != also:
                     hint = "; a gated model needs HF_TOKEN" if status in GATED else ""
                     raise Failure(f"--hub: {self.hub} answered {status} for {self.model_id}{hint}")
-                content = _up_to(answer, num_bytes)
+                return answer, _up_to(answer, num_bytes)
         except (requests.RequestException, ValueError) as error:  # a broken Location is one
             raise Failure(f"--hub: {self.hub} cannot be reached: {type(error).__name__}") from error
-        return _Answer(status=status, content=content, headers=answer.headers)
 
     def _open(self, address: str, ranges: Mapping[str, str]) -> "Response":
         """Ask, and follow the hub to where it keeps its files, which must not see the token."""
@@ -303,8 +272,8 @@ class HubFiles:
             raise Failure(f"--hub: {self.hub} leads to {following[:200]}, which is not followed")
         return following
 
-    def _file_bytes(self, answer: _Answer, name: str) -> int | None:
-        if answer.status == HTTPStatus.OK:
+    def _file_bytes(self, answer: "Response", name: str) -> int | None:
+        if answer.status_code == HTTPStatus.OK:
             length = answer.headers.get("Content-Length", "")
             return int(length) if re.fullmatch("[0-9]{1,18}", length) else None
         content_range = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))

@@ -12,7 +12,7 @@ from kubernetes import config
 
 from tonnage.api.base import GROUP, PLURAL
 from tonnage.cli.console import EXIT_INFEASIBLE, NO_CLUSTER, NO_CRD, NO_RIGHTS, Failure
-from tonnage.cli.read.nested import block
+from tonnage.cli.read.manifest import block
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import LEASES, MODEL_DEPLOYMENTS, KubeApi, load_client
 from tonnage.cluster.lease import CLASS_LABEL, DURATION_S, NAME
@@ -66,13 +66,6 @@ def read_one(cluster: LiveCluster, *, namespace: str, name: str) -> Resource:
     return found
 
 
-def read_all(cluster: LiveCluster, *, namespace: str | None) -> list[Resource]:
-    """Return the ModelDeployments of a namespace, or all of them."""
-    where = f"namespace {namespace}" if namespace else "all namespaces"
-    with failures(f"list {PLURAL}.{GROUP} in {where}"):
-        return list(cluster.api.list(MODEL_DEPLOYMENTS.path(namespace)))
-
-
 @contextmanager
 def failures(request: str) -> Iterator[None]:
     """Turn what can go wrong with a cluster into one line and an exit code."""
@@ -80,19 +73,15 @@ def failures(request: str) -> Iterator[None]:
         yield
     except KubernetesError as error:
         match error.status:
-            case 0:
-                raise Failure(f"no cluster answers: {_cause(error)}", NO_CLUSTER) from error
+            case 0:  # rather what the connection failed with than that it was tried again
+                cause = getattr(error.__cause__, "reason", None) or error
+                raise Failure(f"no cluster answers: {cause}", NO_CLUSTER) from error
             case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
                 raise Failure(f"no right to {request}: {error}", NO_RIGHTS) from error
             case HTTPStatus.NOT_FOUND:
                 raise _no_kind() from error
             case _:
                 raise Failure(f"the API server refused: {error}", NO_CLUSTER) from error
-
-
-def _cause(error: KubernetesError) -> object:
-    """Return what the connection failed with, rather than that it was tried again."""
-    return getattr(error.__cause__, "reason", None) or error
 
 
 def _no_kind() -> Failure:

@@ -11,11 +11,26 @@ from typing import Any, Final
 from tonnage.api.base import GROUP, KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.cli.console import ManifestError, raise_all, remark
-from tonnage.cli.read.nested import block
 from tonnage.cli.read.strict_yaml import AmbiguousScalar, read_documents
 from tonnage.manifests.names import WORKLOADS
 from tonnage.sizing.provenance import Figure
 from tonnage.units import MIB
+
+Object = Mapping[str, Any]
+
+
+def block(content: object, *keys: str) -> Object:
+    """Return a nested mapping; one that is absent, or no mapping, is empty."""
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content if isinstance(content, Mapping) else {}
+
+
+def objects(content: Object, key: str) -> list[Object]:
+    """Return a list of mappings; absent: none."""
+    found = content.get(key)
+    return [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+
 
 MAX_FILE_BYTES: Final = MIB
 STANDARD_INPUT: Final = "-"

@@ -13,8 +13,7 @@ from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.models import MAX_CONFIG_BYTES, with_second_file
 from tonnage.catalog.safetensors import Checkpoint
 from tonnage.cli.console import Failure, ManifestError, failing, remark
-from tonnage.cli.read.manifest import ManifestObject, Manifests, parse, read_text
-from tonnage.cli.read.nested import block
+from tonnage.cli.read.manifest import ManifestObject, Manifests, block, parse, read_text
 from tonnage.manifests.names import WORKLOADS
 from tonnage.manifests.target import TargetEngine, target_engine
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from tonnage.api.objects import describe_errors
 from tonnage.cli.console import Failure
 from tonnage.cli.read.live import Resource
-from tonnage.cli.read.nested import block
+from tonnage.cli.read.manifest import block
 from tonnage.cluster.authorization import require_installed
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.estimate.metrics import RUNNING

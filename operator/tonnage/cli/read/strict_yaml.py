@@ -45,14 +45,15 @@ _DECIMAL: Final = re.compile(r"[-+]?([0-9]+\.[0-9]*|\.[0-9]+)")
 _DOUBTFUL: Final = (
     (re.compile(r"(?i)y|n|yes|no|on|off"), "true or false to some YAML readers, text to others"),
     (re.compile(r"[-+]?0[0-9_]+"), "octal to some YAML readers, decimal or text to others"),
-    (re.compile(r"[-+]?[0-9][0-9.]*_[0-9_.]*"), "a number to some YAML readers, text to others"),
     (
         re.compile(r"[-+]?[0-9]+(:[0-5]?[0-9])+(\.[0-9]*)?"),
         "a number to base 60 to some YAML readers, text to others",
     ),
-    (re.compile(r"[-+]?0[xob][0-9a-fA-F_]+"), "a number to some YAML readers, text to others"),
     (
-        re.compile(r"[-+]?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+"),
+        re.compile(
+            r"[-+]?([0-9][0-9.]*_[0-9_.]*|0[xob][0-9a-fA-F_]+"
+            r"|([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+)"
+        ),
         "a number to some YAML readers, text to others",
     ),
     (re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"), "no finite number"),
@@ -97,20 +98,15 @@ def read_documents(text: str, *, source: str) -> list[Document]:
     if BYTE_ORDER_MARK in text:
         line = text[: text.index(BYTE_ORDER_MARK)].count("\n") + 1
         raise ManifestError(f"{source}:{line}: a byte order mark; save the file as plain UTF-8")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # absent without libyaml
     try:
-        return list(_documents(_events(text), source))
+        return list(_documents(yaml.parse(text, Loader=loader), source))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         raise ManifestError(f"{source}:{line}: {_problem(error, text, line)}") from error
     except yaml.reader.ReaderError as error:
         raise ManifestError(f"{source}: {error.reason} (at byte {error.position})") from error
-
-
-def _events(text: str) -> Iterator[Event]:
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # absent without libyaml
-    events: Iterator[Event] = yaml.parse(text, Loader=loader)
-    return events
 
 
 def _problem(error: yaml.MarkedYAMLError, text: str, line: int) -> str:
@@ -159,7 +155,13 @@ class _Builder:
         if isinstance(event, AliasEvent):
             return self._alias(event, path)
         before = self.num_fields
-        value = self._build(event, path)
+        match event:
+            case MappingStartEvent():
+                value: Any = self._mapping(path)
+            case SequenceStartEvent():
+                value = self._sequence(path)
+            case _:
+                value = self._scalar(event, path)
         if isinstance(event, NodeEvent) and event.anchor:
             self.anchored[event.anchor] = value, self.num_fields - before
         return value
@@ -170,15 +172,6 @@ class _Builder:
         value, num_fields = self.anchored[event.anchor]
         self._count(event, path, num_fields)
         return value
-
-    def _build(self, event: Event, path: tuple[str, ...]) -> Any:
-        match event:
-            case MappingStartEvent():
-                return self._mapping(path)
-            case SequenceStartEvent():
-                return self._sequence(path)
-            case _:
-                return self._scalar(event, path)
 
     def _refuse(self, event: Event, path: tuple[str, ...], why: str) -> NoReturn:
         where = f"{'.'.join(path[:4])}: " if path else ""
@@ -248,19 +241,13 @@ class _Builder:
                 )
                 self.doubts.append(doubt)
                 return text
-        return _plain(text)
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.fullmatch(text):
+            return int(text)
+        return float(text) if _DECIMAL.fullmatch(text) else text
 
 
 def _is_merge(event: Event) -> bool:
     """Tell whether a key is a plain ``<<``: quoted it is a name like any other."""
     return isinstance(event, ScalarEvent) and event.value == "<<" and bool(event.implicit[0])
-
-
-def _plain(text: str) -> object:
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.fullmatch(text):
-        return int(text)
-    if _DECIMAL.fullmatch(text):
-        return float(text)
-    return text

@@ -14,6 +14,7 @@ from tonnage.catalog.safetensors import Checkpoint
 from tonnage.catalog.stored import apply_checkpoint, weights_by_part
 from tonnage.explain.demand_outcome import cost_figures
 from tonnage.sizing.bill import Bill, bill
+from tonnage.sizing.compare import Choice
 from tonnage.sizing.cost import cents, gpu_hour, least_usd_per_gpu_hour
 from tonnage.sizing.edge import is_hardly_used, nearest_served, slo_changes
 from tonnage.sizing.errors import SizingError, SLOInfeasibleError
@@ -90,25 +91,10 @@ MAX_OFFERS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alternative:
+class Alternative(Choice):
     """Changes to the spec with which the answer would be yes, or costs less."""
 
     changes: tuple[str, ...]
-    sizing: Sizing
-    fewest: int = 1
-    """Replicas that run whatever the demand."""
-
-    @property
-    def replicas(self) -> int:
-        return max(self.sizing.replicas, self.fewest)
-
-    @property
-    def num_gpus(self) -> int:
-        return self.replicas * self.sizing.parallelism.num_gpus
-
-    @property
-    def bill(self) -> Bill | None:
-        return bill(self.sizing, replicas=self.replicas)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain figures, for the demand."""
@@ -142,16 +128,15 @@ def offers(
     changed = chain(_changed(request), _on_others(request, gpus))
     found = [*later, *_cheapest(request, changed, MAX_OFFERS - len(later), on_search)]
     answers = (
-        replace(each, fewest=fewest, sizing=as_answer(each.sizing, on_search)) for each in found
+        replace(each, fewest=fewest, most=most, sizing=as_answer(each.sizing, on_search))
+        for each in found
     )
-    return tuple(_with_replicas(offer, most) for offer in sorted(answers, key=_price))
-
-
-def _with_replicas(offer: Alternative, most: int | None) -> Alternative:
-    needed = offer.replicas
-    if most is None or needed <= most:
-        return offer
-    return replace(offer, changes=(*offer.changes, f"scaling.maxReplicas: {needed}"))
+    return tuple(
+        each
+        if each.is_within_bounds
+        else replace(each, changes=(*each.changes, f"scaling.maxReplicas: {each.replicas}"))
+        for each in sorted(answers, key=_price)
+    )
 
 
 def _price(offer: Alternative) -> Price:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.read.demand_curve import DemandCurve
-from tonnage.cli.results.planning import Planned, Refused, fewest_replicas
+from tonnage.cli.results.planning import Planned, fewest_replicas
 from tonnage.explain.report import round_estimate
 from tonnage.sizing.bill import year_of
 from tonnage.sizing.cost import cents, gpu_hour
@@ -43,13 +43,11 @@ def month_figures(gpu: Gpu, num_gpus: int, hours: Mapping[int, float]) -> dict[s
     }
 
 
-def with_hours(answer: Planned | Refused, curve: DemandCurve, start_s: float) -> Planned | Refused:
+def with_hours(answer: Planned, curve: DemandCurve, start_s: float) -> Planned:
     """Return a plan of the peak with the replicas of each step, from the floor to those it has.
 
     ``start_s``: from creating a replica to Ready; so long before a step its replicas are paid.
     """
-    if isinstance(answer, Refused):
-        return answer
     sizing, rates, most = answer.sizing, curve.requests_per_s, answer.replicas
     peak = sizing.request.demand.peak_ratio / curve.peak_ratio
     fewest = fewest_replicas(answer.deployment)
@@ -131,12 +129,8 @@ def _hours(
     return hours
 
 
-def with_today(
-    answer: Planned | Refused, view: "DeploymentView", on_search: OnSearch
-) -> Planned | Refused:
+def with_today(answer: Planned, view: "DeploymentView", on_search: OnSearch) -> Planned:
     """Return a plan with the flags that run, beside what runs, and what other flags would take."""
-    if isinstance(answer, Refused):
-        return answer
     sizing = answer.sizing
     fleets = {
         "running": _fleet(sizing, view.replicas, view.gpus_per_replica),

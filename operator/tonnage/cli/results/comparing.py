@@ -3,16 +3,17 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.results.alternatives import paid_otherwise
-from tonnage.cli.results.batches import BatchRow, batch_rows
+from tonnage.cli.results.plan_summary import BatchRow, batch_rows
 from tonnage.cli.results.planning import fewest_replicas, identity
-from tonnage.explain.demand_outcome import capacity_figures, demand_figures
-from tonnage.explain.report import estimate_status, plan_status, round_estimate
-from tonnage.sizing.compare import Choice, RefusedClass, Selection, select
+from tonnage.explain.demand_outcome import sizing_figures
+from tonnage.explain.report import round_estimate
+from tonnage.sizing.compare import Choice, Selection, select
 from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.plan import OnSearch, keep_searching, requests_per_s_asked
 from tonnage.sizing.request import SizingRequest
@@ -30,15 +31,6 @@ USUAL_CLOUD: Final = "AWS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Excluded:
-    """Why a class is not ranked."""
-
-    reason: str
-    num_gpus: int | None = None
-    """None: it was not searched."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
     """The classes that were asked, and what they answered."""
 
@@ -47,8 +39,8 @@ class Compared:
     selection: Selection
     own: str | None
     """The class of the manifest, if there is one."""
-    left_out: Mapping[str, Excluded]
-    """Those that nobody would buy, unless they were named."""
+    left_out: Mapping[str, Mapping[str, Any]]
+    """Those that nobody would buy, unless they were named: why, and the GPUs if it was searched."""
     are_named: bool
     """Somebody asked for these classes; without that all are compared."""
     otherwise: Choice | None = None
@@ -73,16 +65,21 @@ class Compared:
             "model": self.deployment.spec.model.id,
             "mode": "offline" if self.request.slo.is_offline else "online",
             "classes": [
-                _ranking_entry(number, choice)
+                {
+                    "rank": number,
+                    **_statuses(choice),
+                    "tokensPerSecondPerGpu": round_estimate(choice.tokens_per_s_per_gpu),
+                    "withinMaxReplicas": choice.is_within_bounds,
+                    "batches": [_batch(choice, row) for row in batch_rows(choice.sizing)],
+                }
                 for number, choice in enumerate(self.selection.choices, 1)
             ],
-            "leftOut": [
-                {"gpu": name, "reason": each.reason}
-                | ({} if each.num_gpus is None else {"gpus": each.num_gpus})
-                for name, each in self.left_out.items()
-            ],
+            "leftOut": [{"gpu": name, **each} for name, each in self.left_out.items()],
             "paidOtherwise": _statuses(self.otherwise) if self.otherwise else None,
-            "refused": [_refusal(each) for each in self.selection.refused],
+            "refused": [
+                {"gpu": each.gpu.name, "reason": each.reason, "message": each.message}
+                for each in self.selection.refused
+            ],
         }
 
 
@@ -101,15 +98,9 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
     others = {} if are_named else {gpu.name: why for gpu in classes if (why := _why_not(gpu))}
     asked = tuple(gpu for gpu in classes if gpu.name == own or gpu.name not in others)
 
-    def choose(gpus: tuple[Gpu, ...]) -> Selection:
-        return select(
-            request,
-            gpus,
-            fewest=fewest,
-            is_within_node=not are_named,
-            on_search=on_search,
-        )
-
+    choose = partial(
+        select, request, fewest=fewest, is_within_node=not are_named, on_search=on_search
+    )
     selection = choose(asked)
     if not any(
         each.bill and each.is_within_bounds and not _is_over_nodes(each)
@@ -124,10 +115,10 @@ def compare_classes(  # noqa: PLR0913  (what is compared, and how it was asked)
         request=request,
         selection=replace(selection, choices=kept),
         left_out={
-            each.gpu.name: Excluded(reason=SEVERAL_NODES, num_gpus=each.num_gpus) for each in unsold
+            each.gpu.name: {"reason": SEVERAL_NODES, "gpus": each.num_gpus} for each in unsold
         }
-        | dict.fromkeys((gpu.name for gpu in selection.over_nodes), Excluded(reason=SEVERAL_NODES))
-        | {gpu.name: Excluded(reason=others[gpu.name]) for gpu in classes if gpu not in asked},
+        | {gpu.name: {"reason": SEVERAL_NODES} for gpu in selection.over_nodes}
+        | {gpu.name: {"reason": others[gpu.name]} for gpu in classes if gpu not in asked},
         own=own,
         are_named=are_named,
         otherwise=_least_otherwise(kept, on_search),
@@ -171,30 +162,9 @@ def _is_over_nodes(choice: Choice) -> bool:
     return choice.sizing.parallelism.num_gpus > choice.gpu.gpus_per_node
 
 
-def _refusal(found: RefusedClass) -> dict[str, Any]:
-    return {"gpu": found.gpu.name, "reason": found.reason, "message": found.message}
-
-
 def _statuses(choice: Choice) -> dict[str, Any]:
-    sizing, replicas = choice.sizing, choice.replicas
-    return {
-        "gpu": choice.gpu.name,
-        "gpus": choice.num_gpus,
-        "atDemand": demand_figures(sizing, replicas),
-        "atCapacity": capacity_figures(sizing, replicas),
-        "plan": plan_status(sizing, replicas=replicas).to_dict(),
-        "estimate": estimate_status(sizing, replicas=replicas).to_dict(),
-    }
-
-
-def _ranking_entry(number: int, choice: Choice) -> dict[str, Any]:
-    return {
-        "rank": number,
-        **_statuses(choice),
-        "tokensPerSecondPerGpu": round_estimate(choice.tokens_per_s_per_gpu),
-        "withinMaxReplicas": choice.is_within_bounds,
-        "batches": [_batch(choice, row) for row in batch_rows(choice.sizing)],
-    }
+    figures = sizing_figures(choice.sizing, choice.replicas)
+    return {"gpu": choice.gpu.name, "gpus": choice.num_gpus, **figures}
 
 
 def _batch(choice: Choice, row: BatchRow) -> dict[str, Any]:

@@ -11,18 +11,17 @@ from pydantic.alias_generators import to_camel
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import UNTEMPLATED, Pods
 from tonnage.cli.console import printable
+from tonnage.cli.read.manifest import block
 from tonnage.cli.results.plan_summary import is_short
 from tonnage.cli.results.planning import Planned, Refused, RunningState
 from tonnage.cli.results.rendering import FILE_SITE, template_manifest
 from tonnage.control.input.state import DeploymentView
 from tonnage.control.observe.queue import settle_queue
 from tonnage.explain.demand_outcome import at_demand, price_figures, price_notes, reached_targets
-from tonnage.explain.offload import OFFLOAD
-from tonnage.explain.report import usd_per_hour
+from tonnage.explain.report import OFFLOAD, usd_per_hour
 from tonnage.fleet.views import deployment_view
 from tonnage.manifests.changes import ALL, Change, template_changes
 from tonnage.manifests.children import (
-    Site,
     class_to_write_s,
     differs_in_pods,
     flags_from_annotation,
@@ -70,12 +69,6 @@ def view_of_plan(planned: Planned) -> DeploymentView:
     body = {**made, "metadata": {**made["metadata"], "uid": ""}}
     view = deployment_view(body, WORKLOADS[made["kind"]])
     return replace(view, replicas=planned.replicas, template_fields=json.dumps(ALL))
-
-
-def _is_annotated(view: DeploymentView) -> bool:
-    """Tell whether Prometheus finds the pods by their annotations."""
-    template = next(view.workload.templates(json.loads(view.template)))
-    return SCRAPE_ANNOTATION in ((template.get("metadata") or {}).get("annotations") or {})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,10 +127,9 @@ class Difference:
     def _changes_of(
         running: DeploymentView, after: Planned, class_s: float | None
     ) -> tuple[Change, ...]:
-        site = Site(
-            has_pod_monitors=not _is_annotated(running),
-            scrape_interval_s=FILE_SITE.scrape_interval_s,
-        )
+        template = next(running.workload.templates(json.loads(running.template)))
+        is_annotated = SCRAPE_ANNOTATION in block(template, "metadata", "annotations")
+        site = replace(FILE_SITE, has_pod_monitors=not is_annotated)
         wanted = template_manifest(after, site, running_drain_s=running.drain_s, class_s=class_s)
         live, owned = json.loads(running.template), json.loads(running.template_fields)
         return template_changes(live, template_in(wanted), owned=owned)
@@ -185,6 +177,12 @@ def total_cost(answers: Iterable[Planned | Refused | None]) -> float | None:
     costs = [cost_of(each) for each in answers if each is not None]
     known = [cost for cost in costs if cost is not None]
     return cents(sum(known)) if len(known) == len(costs) else None
+
+
+def total_costs(found: Sequence[Difference]) -> list[float | None]:
+    """Return USD per hour before and after."""
+    sides = [each.before for each in found], [each.after for each in found]
+    return [total_cost(each) for each in sides]
 
 
 def figures(found: Difference) -> dict[str, Any]:
@@ -256,21 +254,13 @@ def _headline(found: Sequence[Difference], changed: Sequence[Difference]) -> str
     if not changed:
         return f"none of {count_of(len(found), 'ModelDeployment')} changes"
     rolled = sum(each.num_rolled for each in changed)
-    before, after = _totals(found)
+    before, after = map(_usd, total_costs(found))
     return (
         f"{len(changed)} of {count_of(len(found), 'ModelDeployment')} "
         f"{'changes' if len(changed) == 1 else 'change'}, "
         f"{count_of(rolled, 'pod') if rolled else 'no pod'} "
         f"{'is' if rolled <= 1 else 'are'} replaced, {_before_after(before, after)} USD per hour"
     )
-
-
-def _totals(found: Sequence[Difference]) -> tuple[str, str]:
-    before, after = (
-        total_cost(answers)
-        for answers in ([each.before for each in found], [each.after for each in found])
-    )
-    return _usd(before), _usd(after)
 
 
 def _usd(cost: float | None) -> str:

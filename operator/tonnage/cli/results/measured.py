@@ -2,12 +2,7 @@
 
 from dataclasses import replace
 
-from tonnage.estimate.calibration_file import (
-    CalibrationFile,
-    check_key,
-    key_of,
-    speed_posterior_of,
-)
+from tonnage.estimate.calibration_file import CalibrationFile, check_key, key_of, speed_posterior_of
 from tonnage.estimate.learner import constants_of
 from tonnage.estimate.posterior import Three
 from tonnage.estimate.speed import with_speed

@@ -2,21 +2,23 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Final
 
 from tonnage.catalog.engine import default_batched_tokens
 from tonnage.cli.console import BAD_INPUT, EXIT_INFEASIBLE, OK
 from tonnage.cli.results.alternatives import Alternative, Saving
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused, identity
-from tonnage.explain.demand_outcome import at_demand, cost_figures, per_hour_written
-from tonnage.explain.report import rate_written, round_estimate
+from tonnage.explain.demand_outcome import PERCENT, at_demand, cost_figures, per_hour_written
+from tonnage.explain.report import bottleneck_of, rate_written, round_estimate
 from tonnage.explain.words import Answer, explain
 from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
-from tonnage.sizing.request import Flags
+from tonnage.sizing.serving.load_line import limits
+from tonnage.sizing.serving.replica import SteadyState, steady_state
 from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
@@ -118,24 +120,19 @@ def summary(answer: Planned) -> dict[str, str]:
     """Return what is to be run, and what limits it."""
     flags, split = answer.sizing.flags, answer.sizing.flags.parallelism
     num_nodes = num_nodes_of(answer.sizing)
+    ranks = f" per data-parallel rank, {flags.max_num_seqs * split.data} in all"
     pods = count_of(num_nodes, "pod")
     group = f", a group of {pods} of a LeaderWorkerSet" if num_nodes > 1 else ""
     each = f"{split}, {count_of(split.num_gpus, 'GPU')} per replica{group}"
     return {
         "replicas": str(answer.replicas),
         "GPUs": f"{answer.replicas * split.num_gpus} ({each})",
-        "max-num-seqs": f"{flags.max_num_seqs}{_ranks(flags)}",
+        "max-num-seqs": f"{flags.max_num_seqs}{ranks if split.data > 1 else ''}",
         "max-num-batched-tokens": str(flags.max_num_batched_tokens),
         **_refusals(answer.sizing),
         "gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
         "limited by": answer.sizing.limited_by,
     }
-
-
-def _ranks(flags: Flags) -> str:
-    num_ranks = flags.parallelism.data
-    total = flags.max_num_seqs * num_ranks
-    return f" per data-parallel rank, {total} in all" if num_ranks > 1 else ""
 
 
 def saving_cells(saving: Saving) -> tuple[str, ...]:
@@ -164,7 +161,6 @@ def offer_numbers(offer: Alternative) -> tuple[str, ...]:
 
 
 Row = dict[str, str]
-PERCENT: Final = 100
 
 
 def plan_row(answer: Planned | Refused) -> Row:
@@ -249,3 +245,89 @@ def _price(found: Bill | None) -> str:
 def _estimate(value: float | None) -> str:
     """Write a figure; empty where there is none, or it grows without end."""
     return "" if value in {None, math.inf} else f"{round_estimate(value):.10g}"
+
+
+MAX_BATCHES: Final = 12
+BATCH_NUMBERS: Final = ("decoding", "TPOT", "tokens/s", "KV cache")
+BATCH_NOTE: Final = (
+    "over: by means at a steady batch; the load line is where percentiles meet their targets"
+)
+BOUND_BY: Final = {
+    "MemoryBandwidth": "memory",
+    "Compute": "compute",
+    "Prefill": "prefill",
+    "Overhead": "overhead",
+    "Communication": "links",
+}
+LIMIT_WORDS: Final = {
+    "TimePerOutputToken": "TPOT",
+    "TimeToFirstToken": "TTFT",
+    "KVCache": "KV cache",
+    "BatchedTokens": "token budget",
+    "MaxNumSeqs": "max-num-seqs",
+}
+
+
+def batches(sizing: Sizing) -> list[float]:
+    """Return numbers of decoding requests worth showing: powers of two, and the load line."""
+    capacity = sizing.at_capacity.num_decoding
+    top = 2 * max(capacity, min(sizing.memory_ceiling_typical, 2 * capacity))
+    powers = list(takewhile(lambda batch: batch <= top, (2.0**k for k in range(32))))
+    return sorted({*powers[-MAX_BATCHES:], capacity})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRow:
+    """What one replica does with so many decoding requests, as numbers and as written."""
+
+    state: SteadyState
+    tokens_per_s: float
+    """Of output, of a replica."""
+    cells: tuple[str, ...]
+    is_load_line: bool
+    over: tuple[str, ...]
+    """Limits that this batch breaks, at the percentile of the SLO target."""
+    remark: str
+
+
+def batch_rows(sizing: Sizing) -> list[BatchRow]:
+    """Return what one replica does at different numbers of decoding requests."""
+    return [_batch_row(sizing, num_decoding) for num_decoding in batches(sizing)]
+
+
+def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
+    state = steady_state(sizing.replica, sizing.request.workload, num_decoding)
+    is_load_line = num_decoding == sizing.at_capacity.num_decoding
+    request = sizing.request
+    broken = (
+        LIMIT_WORDS.get(name, name)
+        for name, holds in limits(sizing.replica, request.workload, request.slo)
+        if name != "MaxNumSeqs" and not holds(num_decoding)
+    )
+    over = () if is_load_line else tuple(dict.fromkeys(broken))
+    limit = LIMIT_WORDS.get(sizing.limited_by, sizing.limited_by)
+    tokens_per_s = state.requests_per_s * sizing.request.workload.output_tokens
+    remark = f"load line ({limit})" if is_load_line else f"over {', '.join(over)}" if over else ""
+    return BatchRow(
+        state=state,
+        tokens_per_s=tokens_per_s,
+        cells=(
+            requests_written(state.num_decoding),
+            format_s(state.tpot_s),
+            significant(tokens_per_s),
+            f"{state.num_running / sizing.memory_ceiling_typical:.0%}",
+            BOUND_BY[bottleneck_of(state.step)],
+        ),
+        is_load_line=is_load_line,
+        over=over,
+        remark=remark,
+    )
+
+
+def requests_written(number: float) -> str:
+    """Write a number of requests; only a mean has decimals.
+
+    >>> requests_written(64.0), requests_written(52.97)
+    ('64', '53.0')
+    """
+    return f"{number:.0f}" if number == int(number) else significant(number)

@@ -11,23 +11,10 @@ from tonnage.api.spec import Spec
 from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError, Gpu
 from tonnage.cli.read.references import References
-from tonnage.cli.results.alternatives import (
-    Alternative,
-    Saving,
-    as_stored,
-    cheaper_whole,
-    offers,
-    savings,
-)
+from tonnage.cli.results.alternatives import Alternative, Saving, as_stored, offers
 from tonnage.estimate.errors import CalibrationFileError
-from tonnage.explain.demand_outcome import capacity_figures, demand_figures
-from tonnage.explain.offload import offload_reasons
-from tonnage.explain.report import (
-    assumptions_written,
-    estimate_status,
-    plan_status,
-    sizing_reasons,
-)
+from tonnage.explain.demand_outcome import sizing_figures
+from tonnage.explain.report import assumptions_written, offload_reasons, sizing_reasons
 from tonnage.manifests.pod import deprecation
 from tonnage.manifests.protection import DISRUPTION_BUDGET, evictable, pdb_blocks_eviction
 from tonnage.manifests.roles import Running, RunningRole, divided_spec, role_models, role_name
@@ -43,12 +30,7 @@ from tonnage.sizing.errors import (
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
-from tonnage.sizing.provenance import (
-    Figure,
-    Input,
-    Origin,
-    as_guessed,
-)
+from tonnage.sizing.provenance import Figure, Input, Origin, as_guessed
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.sizing.resized import size_changed_spec
 from tonnage.sizing.roles import Divided
@@ -122,14 +104,9 @@ class Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
-        plan = plan_status(self.sizing, replicas=self.replicas, reasons=self.reasons)
-        estimate = estimate_status(self.sizing, replicas=self.replicas)
         return {
             "metadata": identity(self.deployment),
-            "atDemand": demand_figures(self.sizing, self.replicas),
-            "atCapacity": capacity_figures(self.sizing, self.replicas),
-            "plan": plan.to_dict(),
-            "estimate": estimate.to_dict(),
+            **sizing_figures(self.sizing, self.replicas, self.reasons),
             "savings": [each.to_dict() for each in self.savings],
             **{name: figures for name, (_, figures) in self.verdicts.items()},
             **self.beside,
@@ -287,19 +264,6 @@ def fewest_replicas(model: ModelDeployment) -> int:
     return max(model.spec.scaling.min_replicas, evicted[0] if evicted else 1)
 
 
-def with_savings(planned: Planned, on_search: OnSearch = keep_searching) -> Planned:
-    """Return the plan with what would cost less; each is a search of its own."""
-    fewest = fewest_replicas(planned.deployment)
-    found = savings(planned.sizing, planned.replicas, fewest=fewest, on_search=on_search)
-    return replace(planned, savings=found)
-
-
-def with_whole_price(planned: Planned, on_search: OnSearch) -> Planned:
-    """Return the plan with what costs less in whole instances, which its headline says."""
-    whole = cheaper_whole(planned.sizing, fewest_replicas(planned.deployment), on_search)
-    return replace(planned, cheaper_whole=whole)
-
-
 def _not_asked(deployment: ModelDeployment, error: Exception) -> Refused:
     return Refused(deployment=deployment, code=code_of(error), message=str(error), is_input=True)
 
@@ -333,11 +297,19 @@ def request_of(
         RefusedError: the Deployment says too little about its engine.
         CalibrationFileError: what was measured is of another engine.
     """
-    request = with_whole_blocks(_request(spec, terms, references, has_host_cache))
-    request = replace(_with_notes(request), schedules=spec.scaling.schedules)
+    target, engine = spec.scale_target, references.target
+    version = target_version(target, engine) if target and engine else None
+    known = look_up(spec, terms.gpus, model_config=references.config, engine_version=version)
+    request = ask(spec, known, has_host_cache=has_host_cache)
+    if target and engine:
+        request = target_request(request, spec, engine, has_started=False)
+    request = with_whole_blocks(request)
+    # What the configuration of the model leaves open is an input, too.
+    origin = Origin.GUESSED if request.shape.num_uncounted_encoders else Origin.LOOKED_UP
+    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
+    request = replace(request, schedules=spec.scaling.schedules, inputs=(*request.inputs, *notes))
     demand = replace(request.demand, peak_ratio=request.demand.peak_ratio * terms.peak_ratio)
-    request = replace(request, demand=demand)
-    request = replace(request, inputs=as_guessed(request.inputs, terms.guessed))
+    request = replace(request, demand=demand, inputs=as_guessed(request.inputs, terms.guessed))
     if Figure.MAX_REPLICAS in terms.guessed:
         request = replace(request, max_replicas=None)
     if references.checkpoint is not None:
@@ -348,25 +320,6 @@ def request_of(
 
     request = request if terms.planned is None else as_planned(request, terms.planned)
     return request if terms.calibration is None else as_measured(request, terms.calibration)
-
-
-def _with_notes(request: SizingRequest) -> SizingRequest:
-    """Return the request with what its model's configuration left open among its inputs."""
-    origin = Origin.GUESSED if request.shape.num_uncounted_encoders else Origin.LOOKED_UP
-    notes = (Input(figure=Figure.MODEL, value=note, origin=origin) for note in request.shape.notes)
-    return replace(request, inputs=(*request.inputs, *notes))
-
-
-def _request(
-    spec: Spec, terms: PlanContext, references: References, has_host_cache: bool
-) -> SizingRequest:
-    target, engine = spec.scale_target, references.target
-    version = target_version(target, engine) if target and engine else None
-    known = look_up(spec, terms.gpus, model_config=references.config, engine_version=version)
-    request = ask(spec, known, has_host_cache=has_host_cache)
-    if target is None or engine is None:
-        return request
-    return target_request(request, spec, engine, has_started=False)
 
 
 def code_of(error: Exception) -> str:

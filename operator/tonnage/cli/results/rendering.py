@@ -8,13 +8,7 @@ from typing import Final
 from tonnage.api.status import Reason
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused
 from tonnage.manifests.arguments import LEADER, RANK
-from tonnage.manifests.children import (
-    NotServableError,
-    Site,
-    deployment,
-    pod_monitor,
-    service,
-)
+from tonnage.manifests.children import NotServableError, Site, deployment, pod_monitor, service
 from tonnage.manifests.names import WORKLOADS, Manifest, num_nodes_in, template_in
 from tonnage.manifests.pod import drain_time_s, longest_answer
 from tonnage.manifests.protection import protections

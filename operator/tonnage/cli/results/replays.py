@@ -56,23 +56,23 @@ class ReplayQuestion:
     def jobs(self) -> list["Job"]:
         """Everything that is to be run, in the order of the answer."""
         return [
-            (self._scenario(start_s, seed), policy)
+            (
+                Scenario(
+                    model=self.model,
+                    requests=self.requests,
+                    start=StartupTime(mean_s=start_s),
+                    planned=self.planned,
+                    target=self.target,
+                    speed=self.speed,
+                    seed=seed,
+                    gpus=self.gpus,
+                ),
+                policy,
+            )
             for start_s in self.starts_s
             for policy in self.policies
             for seed in range(self.num_seeds)
         ]
-
-    def _scenario(self, start_s: float, seed: int) -> Scenario:
-        return Scenario(
-            model=self.model,
-            requests=self.requests,
-            start=StartupTime(mean_s=start_s),
-            planned=self.planned,
-            target=self.target,
-            speed=self.speed,
-            seed=seed,
-            gpus=self.gpus,
-        )
 
 
 Job = tuple[Scenario, Policy]

@@ -285,17 +285,16 @@ def _data(value: Any, by: Rules) -> Any:
 
 def _content(file: str, text: str, by: Rules) -> Any:
     try:
-        found = json.loads(text) if file.endswith(".json") else _yaml(text)
+        if file.endswith(".json"):
+            found = json.loads(text)
+        else:
+            found = next(each.content for each in read_documents(text, source="ConfigMap"))
     except (ValueError, RecursionError, ManifestError, StopIteration):
         return REDACTED
     if file == SETTINGS and isinstance(found, Mapping):
         names = {field.alias or name for name, field in Settings.model_fields.items()}
         found = {key: each for key, each in found.items() if key in names}
     return _any(found, by)
-
-
-def _yaml(text: str) -> Any:
-    return next(each.content for each in read_documents(text, source="ConfigMap"))
 
 
 def _any(value: Any, by: Rules) -> Any:

@@ -6,10 +6,9 @@ from typing import Final
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from tonnage.api.spec import Spec
 from tonnage.cli.console import printable
-from tonnage.cli.results.batches import BOUNDS
 from tonnage.cli.results.comparing import NO_PRICE, OTHER_CLOUD, SEVERAL_NODES, Compared
+from tonnage.cli.results.plan_summary import BOUND_BY
 from tonnage.cli.text.layout import (
     DIM,
     INDENT,
@@ -50,7 +49,11 @@ NAMES: Final = ("#", "class")
 
 def comparison_report(found: Compared, console: Console) -> Iterator[RenderableType]:
     """Yield the parts of the answer, as wide as the console."""
-    yield _title(found)
+    deployment, selection = found.deployment, found.selection
+    number = len(selection.choices) + len(selection.refused)
+    classes = count_of(number, "GPU class", "GPU classes")
+    name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
+    yield heading(name)
     yield Text(headline(found), style="green" if found.selection.choices else "red")
     if found.selection.choices:
         yield Text()
@@ -69,18 +72,13 @@ def comparison_report(found: Compared, console: Console) -> Iterator[RenderableT
         yield from _class(found, choice)
 
 
-def _title(found: Compared) -> RenderableType:
-    deployment, selection = found.deployment, found.selection
-    number = len(selection.choices) + len(selection.refused)
-    classes = count_of(number, "GPU class", "GPU classes")
-    name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id} on {classes}"
-    return heading(name)
-
-
 def _class(found: Compared, choice: Choice) -> Iterator[RenderableType]:
     number = found.selection.choices.index(choice) + 1
     yield Text(f"{number}. {choice.gpu.name}: {_runs(choice)}", style="bold")
-    yield indent(Text(to_write(choice)))
+    num_gpus = choice.sizing.flags.parallelism.num_gpus
+    raised = "" if choice.is_within_bounds else f"; spec.scaling.maxReplicas: {choice.replicas}"
+    change = f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}{raised}"
+    yield indent(Text(change))
     yield Tiles(tuple(class_rows(choice)))
     yield indent(batch_table(choice.sizing), above=1)
 
@@ -149,22 +147,18 @@ def notes(found: Compared) -> Iterator[str]:
         )
     yield from _price_notes(found)
     for reason, words in LEFT_OUT.items():
-        if others := [name for name, each in found.left_out.items() if each.reason == reason]:
+        if others := [name for name, each in found.left_out.items() if each["reason"] == reason]:
             yield f"excluded, {words}: {', '.join(others)}; --gpu NAME shows one"
     if names := too_close(found):
         yield (f"{', '.join(names)}: within the model error; a measurement may change their order")
-    yield from _plan_notes(found.deployment.spec)
+    if found.deployment.spec.topology:
+        yield "ranked as one fleet for both roles; 'tonnage plan' answers for each"
+    offload = found.deployment.spec.model.kv_offload
+    if offload is not None and offload.is_auto:
+        yield "without a KV cache in host memory: 'tonnage plan' says what Auto chooses"
     if len(found.in_full) < len(choices):
         shown = ", ".join(each.gpu.name for each in found.in_full)
         yield f"in full below: {shown}; --gpu NAME,NAME shows others"
-
-
-def _plan_notes(spec: Spec) -> Iterator[str]:
-    """Yield what of a spec only a plan answers."""
-    if spec.topology:
-        yield "ranked as one fleet for both roles; 'tonnage plan' answers for each"
-    if spec.model.kv_offload is not None and spec.model.kv_offload.is_auto:
-        yield "without a KV cache in host memory: 'tonnage plan' says what Auto chooses"
 
 
 def _price_notes(found: Compared) -> Iterator[str]:
@@ -177,10 +171,6 @@ def _price_notes(found: Compared) -> Iterator[str]:
         yield "prices are per GPU of the smallest instance listed that holds a replica"
     if any(hour.is_whole for _, hour in hours):
         yield "whole nodes: the cost includes GPUs that no replica uses"
-    yield from _unpriced_notes(found)
-
-
-def _unpriced_notes(found: Compared) -> Iterator[str]:
     if apart := [each for each in found.selection.choices if not each.bill]:
         yield "classes without a price come last, by number of GPUs"
         for choice in apart:
@@ -208,27 +198,21 @@ def too_close(found: Compared) -> list[str]:
 def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:
     """Yield (column, cell) of a row of the ranking: all for the demand, where one is known."""
     sizing, state, found = choice.sizing, choice.sizing.at_capacity, choice.bill
-    asked = at_demand(sizing, choice.replicas)
+    rate, asked = requests_per_s_asked(sizing), at_demand(sizing, choice.replicas)
     yield "#", str(number)
     yield "class", choice.gpu.name
     yield "split", str(sizing.flags.parallelism)
     yield "replicas", f"{choice.replicas}{'' if choice.is_within_bounds else BEYOND}"
     yield "GPUs", str(choice.num_gpus)
-    yield "load", _load(choice)
+    sustained = sizing.sustained_requests_per_s(choice.replicas)
+    yield "load", UNKNOWN if rate is None else f"{rate / sustained:.1%}"
     yield "per h\nshared", f"{found.usd_per_hour_shared:.2f}" if found else UNKNOWN
     yield "per h\nwhole", f"{found.usd_per_hour_whole:.2f}" if found else UNKNOWN
     per_million = found and (found.usd_per_million_tokens_asked or found.usd_per_million_tokens)
     yield "per M\ntokens", UNKNOWN if per_million is None else f"{per_million:.2f}"
     yield from _latency_cells(choice, asked)
     yield "tokens/s\nGPU", significant(choice.tokens_per_s_per_gpu)
-    yield "bound by", BOUNDS[bottleneck_of(state.step)]
-
-
-def _load(choice: Choice) -> str:
-    rate = requests_per_s_asked(choice.sizing)
-    if rate is None:
-        return UNKNOWN
-    return f"{rate / choice.sizing.sustained_requests_per_s(choice.replicas):.1%}"
+    yield "bound by", BOUND_BY[bottleneck_of(state.step)]
 
 
 def _latency_cells(choice: Choice, asked: DemandOutcome | None) -> Iterator[tuple[str, str]]:
@@ -240,13 +224,6 @@ def _latency_cells(choice: Choice, asked: DemandOutcome | None) -> Iterator[tupl
     has_no_second = asked is not None and slo.tpot and tpot_s is None
     yield "TTFT", UNKNOWN if slo.is_offline else format_s(first_s if ttft_s is None else ttft_s)
     yield "TPOT", UNKNOWN if has_no_second else format_s(state.tpot_s if tpot_s is None else tpot_s)
-
-
-def to_write(choice: Choice) -> str:
-    """Return what the manifest has to say for this choice."""
-    num_gpus = choice.sizing.flags.parallelism.num_gpus
-    raised = "" if choice.is_within_bounds else f"; spec.scaling.maxReplicas: {choice.replicas}"
-    return f"spec.hardware: {{gpu: {choice.gpu.name}, gpusPerReplica: {num_gpus}}}{raised}"
 
 
 def class_rows(choice: Choice) -> Iterator[tuple[str, str]]:

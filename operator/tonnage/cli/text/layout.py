@@ -63,16 +63,13 @@ def grid(rows: Iterable[Iterable[str | Text]], *columns: Column, gap: int = 2) -
     return found
 
 
-def table(*names: str, numbers: Iterable[str] = (), no_wrap: bool = False) -> Table:
-    """Return a table without rows: columns of words, then of numbers, aligned right.
-
-    ``no_wrap``: the words of a cell stay in one line, as numbers do.
-    """
+def table(*names: str, numbers: Iterable[str] = ()) -> Table:
+    """Return a table without rows: columns of words, then of numbers, aligned right."""
     found = Table(
         box=box.SIMPLE_HEAD, padding=(0, 1), pad_edge=False, show_edge=False, header_style="bold"
     )
     for name in names:
-        found.add_column(name, no_wrap=no_wrap, overflow="fold")
+        found.add_column(name, overflow="fold")
     for name in numbers:
         found.add_column(name, justify="right", no_wrap=True)
     return found

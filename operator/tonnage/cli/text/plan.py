@@ -9,11 +9,10 @@ from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
 from rich.text import Text
 
-from tonnage.api.status import Reason
-from tonnage.cli.console import WIDEST, printable
+from tonnage.cli.console import printable
 from tonnage.cli.results import plan_summary as words
-from tonnage.cli.results.batches import BATCH_NOTE, BATCH_NUMBERS, batch_rows
 from tonnage.cli.results.beside import FLEETS, HOURS
+from tonnage.cli.results.plan_summary import BATCH_NOTE, BATCH_NUMBERS, batch_rows
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.text.layout import (
     DIM,
@@ -257,7 +256,8 @@ ORIGIN_STYLE = {
 
 def first_report(answer: Planned | Refused) -> Iterator[RenderableType]:
     """Yield what is known at once: the headline and figures at the demand, or why it is no."""
-    yield _title(answer)
+    spec = answer.deployment.spec
+    yield heading(f"{words.object_label(answer)}: {spec.model.id} on {spec.hardware.gpu}")
     if isinstance(answer, Refused):
         yield Text(f"No ({answer.code}): {printable(answer.message)}", style="red")
         yield from _assumed(answer.assumed)
@@ -268,11 +268,11 @@ def first_report(answer: Planned | Refused) -> Iterator[RenderableType]:
     yield Tiles(tuple(demand_rows(answer.sizing, answer.replicas)))
 
 
-def _plan_report(answer: Planned, *, is_ascii: bool, width: int) -> RenderableType:
+def plan_report(answer: Planned, console: Console) -> RenderableType:
     """Return what costs less, questions in order, inputs, plan."""
     sizing = answer.sizing
     figures: dict[int, RenderableType] = {
-        0: memory_bar(sizing, is_ascii=is_ascii, width=width - INDENT),
+        0: memory_bar(sizing, is_ascii=console.options.ascii_only, width=console.width - INDENT),
         2: batch_table(sizing),
     }
     parts: list[RenderableType] = []
@@ -282,10 +282,15 @@ def _plan_report(answer: Planned, *, is_ascii: bool, width: int) -> RenderableTy
             parts += section(title, _changes(words.SAVING_NUMBERS, cells, head))
     for number, each in enumerate(words.questions(answer)):
         parts += _question(number + 1, each, figures.get(number))
-    parts += section("Assumptions", _inputs(sizing))
+    given = (
+        (name, value, Text(origin, style=ORIGIN_STYLE.get(origin, "")))
+        for name, value, origin in inputs(sizing)
+    )
+    parts += section("Assumptions", indent(grid(given)))
     summary = grid(words.summary(answer).items())
     for reason in answer.reasons:
-        summary.add_row(*_reason(reason))
+        style = "yellow" if reason.code in {"MaxReplicas", CANNOT_RUN} else ""
+        summary.add_row(Text(reason.code, style=style), Text(reason.message, style=style))
     parts += section("Plan", indent(summary))
     return Group(*parts)
 
@@ -297,11 +302,6 @@ def _changes(
     for row in rows:
         found.add_row(*row)
     return indent(found)
-
-
-def _title(answer: Planned | Refused) -> RenderableType:
-    spec = answer.deployment.spec
-    return heading(f"{words.object_label(answer)}: {spec.model.id} on {spec.hardware.gpu}")
 
 
 def _question(
@@ -316,25 +316,11 @@ def _question(
         yield indent(figure, above=1)
 
 
-def _inputs(sizing: Sizing) -> RenderableType:
-    return indent(
-        grid(
-            (name, value, Text(origin, style=ORIGIN_STYLE.get(origin, "")))
-            for name, value, origin in inputs(sizing)
-        )
-    )
-
-
 def _assumed(written: Iterable[str]) -> list[Text]:
     return [Text(f"assumed: {printable(each)}", style="yellow") for each in written]
 
 
-def _reason(reason: Reason) -> tuple[Text, Text]:
-    style = "yellow" if reason.code in {"MaxReplicas", CANNOT_RUN} else ""
-    return Text(reason.code, style=style), Text(reason.message, style=style)
-
-
-def _refusal_report(answer: Refused) -> RenderableType:
+def refusal_report(answer: Refused) -> RenderableType:
     """Return what would make the no a yes."""
     offers = (("\n".join(each.changes), *words.offer_numbers(each)) for each in answer.offers)
     hours = (
@@ -344,12 +330,3 @@ def _refusal_report(answer: Refused) -> RenderableType:
         *section("Ways out, the cheapest first", _changes(words.OFFER_NUMBERS, offers)),
         *(indent(Text(note, style=DIM)) for note in price_notes(hours)),
     )
-
-
-def further_report(
-    answer: Planned | Refused, *, is_ascii: bool = False, width: int = WIDEST
-) -> RenderableType:
-    """Return what follows the first answer, whatever it is."""
-    if isinstance(answer, Refused):
-        return _refusal_report(answer)
-    return _plan_report(answer, is_ascii=is_ascii, width=width)

@@ -52,12 +52,12 @@ from tonnage.control.report.event_records import bad_conditions
 from tonnage.control.report.reasons import CONDITIONS
 from tonnage.control.report.rules import NO_PATH
 from tonnage.estimate.posterior import Three
-from tonnage.explain.offload import offload_reasons
 from tonnage.explain.report import (
     assumption_reasons,
     batch_reasons,
     estimate_status,
     memory_reasons,
+    offload_reasons,
     plan_status,
     round_estimate,
     start_reasons,

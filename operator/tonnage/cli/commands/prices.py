@@ -20,6 +20,7 @@ from tonnage.catalog.gpu import (
     find_gpu,
     read_gpus,
 )
+from tonnage.cli.commands.options import option
 from tonnage.cli.console import Failure, ManifestError, failing, read_every
 from tonnage.cli.read.manifest import UnreadableError, read_text
 from tonnage.cli.read.strict_yaml import read_documents
@@ -34,11 +35,7 @@ def known_gpus(folder: Path | None) -> Mapping[str, Gpu]:
 
 
 def named_gpu(name: str, known: Mapping[str, Gpu], *, field: str) -> Gpu:
-    """Return the class of a name or alias; ``field``: where it was named, for the message.
-
-    Raises:
-        Failure: no class is called so.
-    """
+    """Return the class of a name or alias; ``field``: where it was named, for the message."""
     try:
         return find_gpu(name, known)
     except CatalogError as error:
@@ -59,36 +56,49 @@ _Rates = Mapping[str, Rent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """What a buyer says of prices, as it was written."""
+class PriceOptions:
+    """A buyer's own prices."""
 
-    single: tuple[str, ...] = ()
-    """NAME=AMOUNT each."""
-    file: str | None = None
-    rate: str | None = None
-    """Which of several rates of a class in the file."""
-    currency: str | None = None
-    whole_nodes: bool = False
-    cloud: str | None = None
-    """Whose prices of the catalogue are taken."""
+    # fmt: off
+    single_prices: tuple[str, ...] = option("--price", multiple=True, metavar="NAME=AMOUNT",
+        help="Your price of a GPU class, per GPU and hour; may be repeated.")
+    price_file: str | None = option("--prices", metavar="FILE",
+        help="Your price list: a line 'NAME: AMOUNT' for each class, or 'NAME: {onDemand: AMOUNT, "
+        "spot: AMOUNT, reserved: AMOUNT}' with any of them, per GPU and hour; and 'currency: EUR'. "
+        "Classes that are not in it have no price.")
+    rate: str | None = option("--rate", metavar="NAME",
+        help="Which rate of --prices: onDemand (the default where any class has it), spot, "
+        "reserved, reserved1Year, reserved3Years or a name of yours.")
+    currency: str | None = option("--currency", metavar="CODE",
+        help="Currency of your prices, a label. Default: USD, or as --prices says.")
+    cloud: str | None = option("--cloud", metavar="NAME",
+        help="Whose listed prices count where you give none: AWS, Azure, Lambda, Nebius or RunPod "
+        "Secure. Default: AWS, of classes that it does not rent the first that does.")
+    # fmt: on
 
 
-def with_prices(gpus: Mapping[str, Gpu], prices: Prices) -> Mapping[str, Gpu]:
+def with_prices(
+    gpus: Mapping[str, Gpu], prices: PriceOptions, *, whole_nodes: bool = False
+) -> Mapping[str, Gpu]:
     """Return the classes with a buyer's prices.
 
     A file is the whole price list: classes that are not in it have no price. Single prices replace
     their own only, unless they are in another currency than the catalogue's.
-
-    Raises:
-        Failure: a class is unknown, or an amount is none.
     """
     listed, currency = _price_list(prices)
-    single = [(name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single)]
+    single = [
+        (name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single_prices)
+    ]
     prices = replace(prices, cloud=_cloud(prices.cloud, gpus))
-    named = _by_class(listed, gpus, prices.file or "") | _by_class(single, gpus, "--price")
+    named = _by_class(listed, gpus, prices.price_file or "") | _by_class(single, gpus, "--price")
     currency = _currency(prices, currency)
     return {
-        name: replace(gpu, price=_price_of(gpu, named.get(name), prices, currency))
+        name: replace(
+            gpu,
+            price=replace(
+                _price_of(gpu, named.get(name), prices, currency), whole_nodes=whole_nodes
+            ),
+        )
         for name, gpu in gpus.items()
     }
 
@@ -106,29 +116,26 @@ def _by_class(
     return {name: price for name, (_, price) in found.items()}
 
 
-def _currency(prices: Prices, listed: str | None) -> str | None:
+def _currency(prices: PriceOptions, listed: str | None) -> str | None:
     """Return the currency of a buyer's prices; None: there are none, each class keeps its own."""
     asked = prices.currency
     if asked is not None:
         _check_currency(asked, where="--currency")
         if listed not in {None, asked}:
-            raise ManifestError(f"--currency {asked}: {prices.file} has currency {listed}")
-    return asked or listed or (USD if prices.single or prices.file else None)
+            raise ManifestError(f"--currency {asked}: {prices.price_file} has currency {listed}")
+    return asked or listed or (USD if prices.single_prices or prices.price_file else None)
 
 
-def _price_of(gpu: Gpu, own: Price | None, prices: Prices, currency: str | None) -> Price:
+def _price_of(gpu: Gpu, own: Price | None, prices: PriceOptions, currency: str | None) -> Price:
     if own is not None:
-        price = replace(own, currency=currency or USD)
-    elif prices.file is not None:
-        price = Price(missing=f"no price for {gpu.name} in {prices.file}")
-    elif currency not in {None, gpu.price.currency} and least_usd_per_gpu_hour(gpu) is not None:
-        price = Price(missing=f"the price of {gpu.name} is in {gpu.price.currency}")
-    else:
-        cloud = prices.cloud or ""
-        is_there = not cloud or cloud in clouds(gpu)
-        missing = "" if is_there else f"no price for {gpu.name} from {cloud}"
-        price = replace(gpu.price, provider=cloud, missing=missing)
-    return replace(price, whole_nodes=prices.whole_nodes)
+        return replace(own, currency=currency or USD)
+    if prices.price_file is not None:
+        return Price(missing=f"no price for {gpu.name} in {prices.price_file}")
+    if currency not in {None, gpu.price.currency} and least_usd_per_gpu_hour(gpu) is not None:
+        return Price(missing=f"the price of {gpu.name} is in {gpu.price.currency}")
+    cloud = prices.cloud or ""
+    missing = "" if not cloud or cloud in clouds(gpu) else f"no price for {gpu.name} from {cloud}"
+    return replace(gpu.price, provider=cloud, missing=missing)
 
 
 def clouds(gpu: Gpu) -> tuple[str, ...]:
@@ -156,9 +163,9 @@ def _one(text: str) -> tuple[str, Rent]:
     return name.strip(), Rent(usd_per_hour=_positive(amount, where=f"--price {text}"), term="")
 
 
-def _price_list(prices: Prices) -> tuple[list[tuple[str, Price]], str | None]:
+def _price_list(prices: PriceOptions) -> tuple[list[tuple[str, Price]], str | None]:
     """Return the prices of the file at the rate that is chosen, and its currency."""
-    file = prices.file
+    file = prices.price_file
     if file is None:
         if prices.rate is not None:
             raise ManifestError("--rate chooses among the rates of --prices FILE: give that too")
