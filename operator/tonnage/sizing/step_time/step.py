@@ -368,10 +368,12 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
     bytes_per_s = speeds.memory_bytes_per_s * constants.bandwidth_efficiency
     flop_per_s = speeds.peak_flop_per_s * constants.compute_efficiency
     dense_bytes = shard.dense_read_bytes
-    experts_bytes = weights_bytes - dense_bytes if shard.experts else 0.0
+    experts_bytes, slower = 0.0, 1.0
+    if shard.experts:
+        experts_bytes = weights_bytes - dense_bytes
+        slower = constants.bandwidth_efficiency / constants.experts_bandwidth_efficiency
     if shard.adapters:
         dense_bytes += shard.adapters.num_used(sequences) * shard.adapters.each_bytes
-    slower = constants.bandwidth_efficiency / constants.experts_bandwidth_efficiency
     weights_s = stages * (dense_bytes + slower * experts_bytes) / bytes_per_s
     cache_s = stages * kv_bytes / (bytes_per_s * constants.cache_bandwidth_factor)
     products_s, pairs_s = stages * product_flop / flop_per_s, stages * pair_flop / flop_per_s
