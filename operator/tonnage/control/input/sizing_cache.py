@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 from tonnage.explain.report import moved_by
 from tonnage.memoize import memoize
@@ -46,7 +47,7 @@ class SizingCache:
         on_search: OnSearch = keep_searching,
         begin: OnSearch = keep_searching,
     ) -> None:
-        self._last, self._between, self._begin = last or {}, on_search, begin
+        self._last, self._between, self._begin = dict(last or {}), on_search, begin
         self.answers: dict[SizingRequest, Sizing | SizingRefused] = {}
         """To what was asked in this tick."""
         self.num_searched = 0
@@ -70,10 +71,10 @@ class SizingCache:
         self, request: SizingRequest, search: Callable[[], Sizing | SizingRefused]
     ) -> Sizing:
         question = _question(request)
-        answer = self.answers.get(question) or self._last.get(question)
+        answer = self.answers.get(question)
         if answer is None:
-            answer = search()
-        self.answers[question] = answer
+            answer = self._last.pop(question) if question in self._last else search()
+            self.answers[question] = answer
         if isinstance(answer, SizingRefused):
             raise answer.kind(f"{answer.message}{moved_by(request, answer.kind)}")
         is_same = answer.request.inputs == request.inputs
@@ -82,9 +83,10 @@ class SizingCache:
     @property
     def all_answers(self) -> Answers:
         """The answers of this tick, and before them the newest of those from earlier."""
-        older = [each for each in self._last.items() if each[0] not in self.answers]
-        room = max(0, REMEMBERED - len(self.answers))
-        return dict(older[max(0, len(older) - room) :]) | self.answers
+        num_older = max(0, REMEMBERED - len(self.answers))
+        for question in tuple(islice(self._last, max(0, len(self._last) - num_older))):
+            del self._last[question]
+        return self._last | self.answers
 
     def _extrapolate(self, request: SizingRequest, near: SizingRequest) -> Sizing | SizingRefused:
         """Answer by a neighbour; where that is refused, it may be over an edge alone.
