@@ -46,6 +46,16 @@ def test_it_runs_as_the_user_that_the_chart_asks_for():
     assert "runAsGroup: 65532" in template
 
 
+def test_the_allocator_that_it_loads_is_one_that_it_copies():
+    [preloaded] = re.findall(r"\bLD_PRELOAD=(\S+)", RECIPE)
+    [(name, folder)] = re.findall(
+        r"^COPY --from=build \S+/(\S+\.so\.\d) (\S+)$", RECIPE, re.MULTILINE
+    )
+
+    assert preloaded == folder + name
+    assert "PYTHONMALLOC=malloc" in RECIPE
+
+
 def test_it_runs_the_command_of_the_chart():
     assert 'ENTRYPOINT ["tonnage"]' in RECIPE
     assert PROJECT["project"]["scripts"]["tonnage"]

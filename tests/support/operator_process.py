@@ -1,11 +1,13 @@
 """The operator as a process of this machine, which a test may kill, stop and start as a kubelet."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ctypes.util import find_library
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,15 @@ import yaml
 from tonnage.units import KIB
 from tonnage_lab.processes import free_ports
 
+RECIPE = Path(__file__).parents[2] / "deploy/Dockerfile"
 QUICK = {"tickS": 1, "coldStartS": 2, "statusIntervalS": 1, "scaleDownWindowS": 3}
+
+
+def allocator() -> dict[str, str]:
+    """Return what the image says of the allocator; nothing where its library is not installed."""
+    library = find_library("jemalloc")
+    said = re.findall(r"\b(LD_PRELOAD|PYTHONMALLOC|MALLOC_CONF)=(\S+)", RECIPE.read_text())
+    return {**dict(said), "LD_PRELOAD": library} if library else {}
 
 
 @dataclass(kw_only=True)
@@ -44,7 +54,7 @@ class OperatorProcess:
         command = [sys.executable, "-m", "tonnage", "run", "--config", str(settings)]
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(  # noqa: S603 - our own interpreter
-                command, env=os.environ | own, stdout=log, stderr=log
+                command, env=os.environ | allocator() | own, stdout=log, stderr=log
             )
         self.num_starts += 1
 
