@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
 
 from tonnage.explain.report import moved_by
 from tonnage.memoize import memoize
@@ -84,7 +83,7 @@ class SizingCache:
     def all_answers(self) -> Answers:
         """The answers of this tick, and before them the newest of those from earlier."""
         num_older = max(0, REMEMBERED - len(self.answers))
-        for question in tuple(islice(self._last, max(0, len(self._last) - num_older))):
+        for question in list(self._last)[: max(0, len(self._last) - num_older)]:
             del self._last[question]
         return self._last | self.answers
 
