@@ -5,7 +5,8 @@ bandwidth efficiency and the prefill efficiency. What a window shows (``estimate
 compared with what the constants say of the same state, and the difference is given to each constant
 as far as the step depends on it and it is in doubt. Overhead and slope so come apart as states
 differ, and stay tied where they do not: the covariance knows which. All of it is bounded: by a band
-around the prior, by a gate on what can be believed, by a limit on each step, and by age.
+around the prior, by a gate on what can be believed, by a limit on each step, and by doubt that
+grows with age.
 """
 
 import math

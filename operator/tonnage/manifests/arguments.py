@@ -134,20 +134,22 @@ def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[
 
     With a role, a cache that cannot be taken is computed anew: ``fail``, which is the default since
     0.17, would end each request whose prefill replica is gone, and all of them while one role has
-    rolled and the other has not. A host cache is of all tensor-parallel ranks, and each
-    data-parallel rank takes as much. Over several nodes, tensor ranks are within one, others
-    across: the kubelet fills in what LeaderWorkerSet puts before all other variables, and of
-    data-parallel ranks the engine makes their number on this node, the first of them and the
-    address of the leader from the same flags.
+    rolled and the other has not.
+    A host cache is of all tensor-parallel ranks, and each data-parallel rank takes as much.
+    Over several nodes, tensor ranks are within one, others across: the kubelet fills in what
+    LeaderWorkerSet puts before all other variables, and of data-parallel ranks the engine makes
+    their number on this node, the first of them and the leader's address from the same flags.
 
     Sources:
-        [vllm-source] config/kv_transfer.py; config/cache.py kv_offloading_size; v1/kv_offload/cpu/
-        shared_offload_region.py: in /dev/shm, all of it from the start on;
-        v1/core/sched/request_queue.py PriorityRequestQueue; ``--middleware`` in
-        entrypoints/openai/api_server.py, since 0.29 entrypoints/serve/middleware/register.py;
-        v1/engine/async_llm.py check_admission; config/parallel.py nnodes, node_rank, master_addr,
-        master_port; engine/arg_utils.py inferred_data_parallel_rank; entrypoints/cli/serve.py
-        run_headless.
+        [vllm-source] of ``--kv-transfer-config``: config/kv_transfer.py.
+        ``--kv-offloading-*``: config/cache.py, v1/kv_offload/cpu/shared_offload_region.py (in
+        /dev/shm, all of it from the start on).
+        ``--scheduling-policy``: v1/core/sched/request_queue.py PriorityRequestQueue.
+        ``--middleware``: entrypoints/openai/api_server.py, since 0.29
+        entrypoints/serve/middleware/register.py.
+        ``--max-num-queued-tokens``: v1/engine/async_llm.py check_admission.
+        Nodes: config/parallel.py, engine/arg_utils.py inferred_data_parallel_rank,
+        entrypoints/cli/serve.py run_headless.
         [lws-source] pkg/utils/pod/pod_utils.go AddLWSVariables.
         [vllm-nixl-usage]
     """

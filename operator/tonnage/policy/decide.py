@@ -57,7 +57,8 @@ def never_lower_on_missing_data(situation: Situation) -> Iterator[Bound]:
 def hold_in_a_blackout(situation: Situation) -> Iterator[Bound]:
     """Take nothing away while much of the fleet is blind at once, and trust no blind one's need.
 
-    Who sees is raised by its own series, and a first fleet is brought up, as known events are.
+    Who sees is raised by its own series. A first fleet is brought up, and what known events ask for
+    is added, since neither needs figures.
     """
     current, blackout = situation.current, situation.blackout
     if blackout is not None and current > 0:

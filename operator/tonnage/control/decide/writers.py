@@ -37,6 +37,7 @@ from tonnage.manifests.children import (
     spec_digest,
 )
 from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest, template_in
+from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
@@ -236,6 +237,11 @@ def _recorded_model(live: DeploymentView, state: ModelState) -> ModelDeployment 
     return running_model(state.model, live.made_from)
 
 
+def _is_wanted(decision: Decision, live: DeploymentView) -> bool:
+    """Tell whether the replicas that another wrote are those that would be written."""
+    return decision.replicas == live.replicas and decision.limited_by not in {PARKED, CONFLICT}
+
+
 def with_written(
     memory: ObjectMemory,
     found: Assessment,
@@ -251,10 +257,7 @@ def with_written(
     known, live, decision = found.memory.writers, found.state.deployment, found.decision
     if live is None:
         return memory
-    generation, is_open = (
-        live.generation,
-        decision and decision.limited_by not in {PARKED, CONFLICT},
-    )
+    generation = live.generation
     if scaled is not None and scaled.fate is not Fate.NOT_APPLIED:
         generation += 1
         known = (
@@ -268,7 +271,7 @@ def with_written(
                 replicas_generation=generation,
             )
         )
-    elif known.replicas.edit and decision and is_open and decision.replicas == live.replicas:
+    elif known.replicas.edit and decision and _is_wanted(decision, live):
         replicas = replace(known.replicas, edit=None, in_backoff=False)
         known = replace(known, our_replicas=live.replicas, replicas=replicas)
     if template not in {None, Fate.NOT_APPLIED}:

@@ -44,7 +44,8 @@ class ConditionType:
     link: Literal["signal", "correction", "sizing", "caps", "decision"]
     """Of the chain from what is measured to what is decided, as ``tonnage explain`` shows it."""
     rank: int
-    """The bad condition of the lowest, a cause, is the problem of an object. 0: never a problem."""
+    """The bad condition of the lowest rank is the problem of an object: causes come before what
+    they cause. 0: never a problem."""
     bad_when: State = "False"
     has_event: bool = True
     """An Event says that it turned bad."""
