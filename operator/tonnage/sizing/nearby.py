@@ -5,8 +5,10 @@ second or more. So searches are made for figures on a coarse grid, and what they
 the exact figures as the fluid steady state does: where TPOT limits, at the same mean TPOT, else at
 the same share of what a replica serves at most.
 
-With lengths and constants up to 5 % off at once, what is carried over is off by 0.3 % in the median
-and 3 % at most, the neighbour by 2.4 and 8 %.
+With all lengths and constants up to 5 % off at once, what is carried over is off by 0.3 % in the
+median, 1.6 % nine times in ten and 3 % at most, in 52 cases; the neighbour by 2.4, 4.5 and 8 %. Of
+70 cases 18 are not carried: it would be off by up to 20 %. Where gaps have a squared variation of
+16, 37 of 40 are: one replica alone is off by 0.9, 11 and 43 %, each of eight by 0.3, 3.2 and 11 %.
 """
 
 from dataclasses import replace

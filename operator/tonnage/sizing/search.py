@@ -354,7 +354,8 @@ def fewest_gpus(request: SizingRequest, *, is_within_node: bool = True) -> float
         if split.num_gpus >= fewest or split.num_gpus > most:
             break  # the smallest come first
         for outline in outlines_of(request, [split], refusals):
-            replicas = max(1, math.ceil(rate / outline.bound_requests_per_s))
+            needed = math.ceil(rate / outline.bound_requests_per_s)
+            replicas = max(1, request.min_replicas, needed)
             fewest = min(fewest, replicas * outline.num_gpus)
     if fewest == math.inf:
         raise refusals[-1] if refusals else InvalidParallelismError("no split within a node")

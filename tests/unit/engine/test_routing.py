@@ -7,8 +7,12 @@ import pytest
 
 from engine_builders import costs, limits, table
 from tonnage.engine.core import Engine
-from tonnage.engine.routing import serve
+from tonnage.engine.routing import POOLED, serve
 from tonnage.sizing.workload import Routing
+
+
+def test_the_router_goes_by_the_name_that_the_spec_has():
+    assert POOLED == Routing.LEAST_OUTSTANDING
 
 
 def engines(rows, count, **changes):

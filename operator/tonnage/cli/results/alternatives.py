@@ -126,7 +126,7 @@ def offers(
     most, request = request.max_replicas, replace(request, flags=None, max_replicas=None)
     later = list(_later(request, why, on_search))
     changed = chain(_changed(request), _on_others(request, gpus))
-    found = [*later, *_cheapest(request, changed, MAX_OFFERS - len(later), on_search)]
+    found = [*later, *_cheapest(request, changed, MAX_OFFERS - len(later), on_search, fewest)]
     answers = (
         replace(each, fewest=fewest, most=most, sizing=as_answer(each.sizing, on_search))
         for each in found
@@ -207,6 +207,7 @@ def _cheapest(
     changed: Iterable[tuple[str, SizingRequest]],
     number: int,
     on_search: OnSearch,
+    fewest: int = 1,
 ) -> list[Alternative]:
     """Return what costs least of changes: none is searched that costs more by its fluid bound."""
     bounded = list[tuple[Price, str, SizingRequest]]()
@@ -225,7 +226,7 @@ def _cheapest(
             num_gpus = sizing.parallelism.num_gpus
             size = f"hardware.gpusPerReplica: {num_gpus}"
             changes = (change, "" if request.num_gpus in {None, num_gpus} else size)
-            offer = Alternative(changes=tuple(filter(None, changes)), sizing=sizing)
+            offer = Alternative(changes=tuple(filter(None, changes)), sizing=sizing, fewest=fewest)
             if offer.changes:  # other flags of what runs are no change to a spec
                 found = sorted([*found, offer], key=_price)[:number]
     return found

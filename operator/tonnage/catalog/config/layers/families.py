@@ -90,10 +90,22 @@ def on_full_embeddings(keys: DecoderKeys) -> list[Attention]:
 
 
 def two_matrices(keys: DecoderKeys) -> list[Ffn]:
-    """A block without a gate: of the given width, else so many times as wide as the model."""
-    has_ratio = keys.intermediate_size is None and keys.expansion_ratio is not None
-    ratio_width = (keys.expansion_ratio or 0) * keys.hidden_size
-    width = ratio_width if has_ratio else keys.needed.intermediate_size
+    """A block without a gate, of the given width."""
+    return _ungated_ffns(keys, keys.needed.intermediate_size)
+
+
+def two_matrices_of_four_widths(keys: DecoderKeys) -> list[Ffn]:
+    """The same, four times as wide as the model where the file does not say (GPT-2, BLOOM)."""
+    is_given = keys.intermediate_size is not None
+    return _ungated_ffns(keys, keys.needed.intermediate_size if is_given else 4 * keys.hidden_size)
+
+
+def two_matrices_by_ratio(keys: DecoderKeys) -> list[Ffn]:
+    """MPT: a block without a gate, ``expansion_ratio`` times as wide as the model."""
+    return _ungated_ffns(keys, keys.needed.expansion_ratio * keys.hidden_size)
+
+
+def _ungated_ffns(keys: DecoderKeys, width: int) -> list[Ffn]:
     return [DenseFfn(intermediate_size=width, num_matrices=2)] * keys.num_hidden_layers
 
 
@@ -141,7 +153,7 @@ def _one_or_each(keys: DecoderKeys, key: str) -> list[int]:
     return [value] * keys.num_hidden_layers if isinstance(value, int) else keys.by_layer(key)
 
 
-def norms_with_bias(keys: DecoderKeys) -> int:
+def falcon_norms(keys: DecoderKeys) -> int:
     """Return weight and bias of the norms: two, or one before both halves side by side."""
     default = 2 if keys.new_decoder_architecture else 1
     side_by_side = keys.new_decoder_architecture or keys.parallel_attn
@@ -149,8 +161,18 @@ def norms_with_bias(keys: DecoderKeys) -> int:
     return 2 * num_norms * keys.hidden_size
 
 
+def stablelm_norms(keys: DecoderKeys) -> int:
+    """Return weight and bias of the norms: two, or one before both halves side by side."""
+    return 2 * (1 if keys.use_parallel_residual else 2) * keys.hidden_size
+
+
 def head_bias(keys: DecoderKeys) -> int:
-    """Return one bias per word of the vocabulary, where there is a bias."""
+    """Return one bias per word of the vocabulary."""
+    return keys.vocab_size
+
+
+def head_bias_by_key(keys: DecoderKeys) -> int:
+    """The same, where ``lm_head_bias`` says so."""
     return keys.vocab_size * bool(keys.lm_head_bias)
 
 

@@ -305,6 +305,29 @@ def test_a_llava_may_leave_out_what_its_text_class_means_anyway() -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "stray"),
+    [
+        (known.GPT_2, {"expansion_ratio": 2}),
+        (known.MPT_7B, {"intermediate_size": 999}),
+        (known.PHI_2, {"lm_head_bias": False}),
+        (known.STABLELM_2, {"parallel_attn": True, "num_ln_in_parallel_attn": 1}),
+    ],
+)
+def test_a_key_that_only_another_family_reads_changes_nothing(
+    config: Config, stray: Config
+) -> None:
+    assert num_parameters(read(config, **stray)) == num_parameters(read(config))
+
+
+def test_no_ratio_stands_for_a_width_that_is_missing() -> None:
+    config = {
+        key: value for key, value in known.STARCODER_2_7B.items() if key != "intermediate_size"
+    }
+    with pytest.raises(ModelConfigError, match="intermediate_size is missing"):
+        read({**config, "expansion_ratio": 4})
+
+
+@pytest.mark.parametrize(
     ("config", "missing", "message"),
     [
         (known.GPT_2, "n_layer", "n_layer is missing"),
