@@ -42,8 +42,9 @@ EVERYWHERE = "*"
 def is_rolling(each: Assessment, fleet: Fleet) -> bool:
     """Tell whether the pods of an object are being replaced, and not in vain.
 
-    A rollout may never end where somebody paused it, where Kubernetes says that it makes no progress,
-    or where it made none in three slow starts, half an hour at least. It keeps no other one waiting.
+    A rollout may never end where somebody paused it, where Kubernetes says that it makes no
+    progress, or where it made none in three slow starts, half an hour at least. It keeps no other
+    one waiting.
     """
     live, rolling = each.state.deployment, each.memory.pods.rolling
     if live is None or not live.is_rolling or live.is_rollout_held:
