@@ -1,7 +1,8 @@
 """Rounds of questions to Prometheus, and what is said of failures: one at a time, beside the loop.
 
 The fleet is queried in parts: a thousand pods each, and namespaces alone. Which namespace of a part
-makes a query fail is not known. So each is queried alone for ten minutes after it, those that failed last at the end.
+makes a query fail is not known. So each is queried alone for ten minutes after it, and those that
+failed last come last.
 
 A tick waits for the answers to its round; what people change does not. Where something changes
 meanwhile, it is decided by the answers of the round before, and the round goes on.

@@ -43,7 +43,7 @@ CLEARLY: Final = 1.5
 UNEVEN, DEVIATIONS = 1.25, 4.0
 """Times the requests of the other pods, and deviations by chance, that one has more."""
 COLD, COLD_S = 0.1, 900.0
-"""Share of prompt tokens that a pod has not cached and others have, for so long from when it is Ready."""
+"""Share of prompt tokens that a pod has not cached and others have, while it is Ready for less."""
 PRECISION: Final = 0.01
 AS_MANY: Final = 0.8
 """Of the requests that start, that end in the same time where the two are alike."""
