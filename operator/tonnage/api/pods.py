@@ -304,9 +304,10 @@ class EngineSpec(ApiModel):
 def _unique(field: str, key: str) -> Rule:
     """Return the rule that no elements of a field share a key."""
     each = f"self.{field}.all(a, self.{field}.exists_one(b, b.{key} == a.{key}))"
+    elements, shared = to_snake(field), to_snake(key)
 
     def holds(it: "Pods") -> bool:
-        found = [getattr(each, to_snake(key)) for each in getattr(it, to_snake(field))]
+        found = [getattr(each, shared) for each in getattr(it, elements)]
         return len(set(found)) == len(found)
 
     return Rule(f"!has(self.{field}) || {each}", f"{key} must not be repeated", holds, field)
@@ -315,9 +316,10 @@ def _unique(field: str, key: str) -> Rule:
 def _within(name: str) -> Rule:
     """Return the rule that an amount does not exceed its limit."""
     limit = f"{name}Limit"
+    request_field, limit_field = to_snake(name), to_snake(limit)
 
     def holds(it: "Pods") -> bool:
-        asked, most = getattr(it, to_snake(name)), getattr(it, to_snake(limit))
+        asked, most = getattr(it, request_field), getattr(it, limit_field)
         return not asked or not most or quantity(asked) <= quantity(most)
 
     cel = f"quantity(self.{name}).compareTo(quantity(self.{limit})) <= 0"

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 
 from tonnage.explain.report import moved_by
 from tonnage.memoize import memoize
@@ -82,10 +83,9 @@ class SizingCache:
     @property
     def all_answers(self) -> Answers:
         """The answers of this tick, and before them the newest of those from earlier."""
-        num_older = max(0, REMEMBERED - len(self.answers))
-        for question in list(self._last)[: max(0, len(self._last) - num_older)]:
-            del self._last[question]
-        return self._last | self.answers
+        surplus = max(0, len(self._last) + len(self.answers) - REMEMBERED)
+        older = dict(islice(self._last.items(), surplus, None)) if surplus else self._last
+        return older | self.answers
 
     def _extrapolate(self, request: SizingRequest, near: SizingRequest) -> Sizing | SizingRefused:
         """Answer by a neighbour; where that is refused, it may be over an edge alone.

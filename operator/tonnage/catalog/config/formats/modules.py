@@ -146,8 +146,10 @@ def _owners(layers: Sequence[Layer]) -> dict[str, list[int]]:
     """Return the layers that have a part, by part."""
     owners: dict[str, list[int]] = {}
     for index, (attention, ffn) in enumerate(layers):
-        parts = ["state_attention" if isinstance(attention, StateAttention) else "attention"]
-        parts = parts if attention else []
+        parts = []
+        if attention:
+            has_states = isinstance(attention, StateAttention)
+            parts.append("state_attention" if has_states else "attention")
         if ffn:
             parts += ["experts", "shared_experts"] if isinstance(ffn, MoeFfn) else ["dense_ffn"]
         for part in parts:
