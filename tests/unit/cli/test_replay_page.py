@@ -10,7 +10,7 @@ from cli_builders import assert_stands_alone, tree, words
 from fleet_builders import a_model, a_sizing
 from tonnage.catalog.gpu import Rent
 from tonnage.cli.page.document import BAD, GOOD, SERIES, look
-from tonnage.cli.page.pictures import PolicyCourse, course_figure, replay_page
+from tonnage.cli.page.timeline import PolicyCourse, course_figure, replay_page
 from tonnage.cli.results.replays import ReplayQuestion, Replays
 from tonnage.cli.text.replay import (
     cells,

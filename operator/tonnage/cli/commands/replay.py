@@ -353,7 +353,7 @@ def run(options: ReplayOptions) -> None:
     if options.page_file != "-":
         _print(found, options.form)
     if options.page_file is not None:
-        from tonnage.cli.page.pictures import replay_page  # noqa: PLC0415  (needs an extra)
+        from tonnage.cli.page.timeline import replay_page  # noqa: PLC0415  (needs an extra)
 
         write_page(options.page_file, replay_page(found))
     for fault in found.faults:
