@@ -38,7 +38,7 @@ class MemoryConstants:
 
     ``sizing.memory.budget`` has the formulas.
 
-    Written by ``tests/bench/fit_memory.py``; which rows each constant comes from stands beside it.
+    Written by ``tests/bench/fit_memory.py``; a comment beside each constant names its rows.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)

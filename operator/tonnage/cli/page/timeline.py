@@ -60,7 +60,7 @@ def replay_page(found: Replays) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyCourse:
-    """One run of a policy, and what it is held against."""
+    """One run of a policy, and what it is compared with."""
 
     points: Sequence[SeriesPoint]
     target: float

@@ -231,7 +231,7 @@ class HubFiles:
     def fetch(
         self, address: str, *, num_bytes: int, is_part: bool = False, also: int = HTTPStatus.OK
     ) -> "tuple[Response, bytes]":
-        """Return the answer of an address, and what stands there, up to so many bytes.
+        """Return the answer of an address, and its content, up to so many bytes.
 
         ``is_part``: ask the hub for no more than that. ``also``: a further status that is fine.
 

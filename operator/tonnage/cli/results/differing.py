@@ -369,5 +369,5 @@ def _code(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Return a text of a manifest so that Markdown shows it as it stands."""
+    """Return a text of a manifest so that Markdown shows it unchanged."""
     return printable(text).translate(ESCAPED)

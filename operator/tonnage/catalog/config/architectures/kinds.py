@@ -101,11 +101,11 @@ class Architecture:
     vectors: Callable[[DecoderKeys], int] = _nothing
     """Counts small vectors of one layer that depend on keys of the family."""
     outer: Callable[[DecoderKeys], int] = _nothing
-    """Counts what stands outside the layers beside norms, embedding and head."""
+    """Counts what is outside the layers, beside norms, embedding and head."""
     tables: Callable[[DecoderKeys], int] = _nothing
     """Counts further embedding tables."""
     keeps_tables_on_host: bool = False
-    """vLLM keeps those in the memory of the host unless told otherwise."""
+    """vLLM has those in the memory of the host unless a flag says otherwise."""
 
 
 def vector_parameters(
