@@ -1,10 +1,10 @@
 """Is the cause of late requests named, and does the fleet stay where replicas do not help?
 
-    python tests/bench/causes.py [--only LongPrompts] [--seed 1] [--page PAGE]
+    python tests/bench/causes.py [--seed 1] [--long] [--page PAGE]
 
-Each world makes requests late for one cause, with each queue and each routing. ``--seed`` draws
-other worlds of the same kinds: model, lengths, limits, rate and what is wrong. Caches that are cold
-or do not come are not simulated: tests of ``control/measure/causes.py`` have them.
+Each world makes requests late for one cause, with each queue and one routing. A seed draws model,
+lengths, limits, rate and what is wrong. Caches that are cold or do not come are not simulated:
+tests of ``control/measure/causes.py`` have them.
 """
 
 import math
@@ -19,24 +19,18 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 
 import click
 from closed_loop import MODELS
-from measured import PAGE, PROCESSES, write_page
+from measured import PAGE, PROCESSES, table, write_page
 from replay_cases import Lengths, manifest
 
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.measure.causes import LOAD, NOBODY, longest_in_time
 from tonnage.replay.cluster import Record, ReplayedModel, StartupTime
-from tonnage.replay.evaluation import (
-    LatencyLimits,
-    RequestOutcomes,
-    RunFigures,
-    fates,
-    run_figures,
-)
+from tonnage.replay.evaluation import LatencyLimits, RequestOutcomes, fates, run_figures
 from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import SimulatedPrometheus
@@ -52,7 +46,7 @@ from tonnage.sizing.workload import PERCENT
 from tonnage.units import HOUR_S, MINUTE_S, MS_PER_S, seconds
 
 DURATION_S, FROM_S, WINDOW_S = 3600.0, 900.0, 120.0
-WITHIN, ALLOWED = 0.005, 1.15
+WITHIN = 0.005
 MOST_REPLICAS = 16
 MOST_CONSTANT, MANY = 10, 12
 CONSTANT_S = 900.0
@@ -67,20 +61,12 @@ MEANING = """\
 
 Written by `tests/bench/causes.py`. Simulated, one hour, starts of 120 s.
 
-Right, wrong and unknown are shares of the ticks after 15 minutes in which the SLO was missed. The
-constant fleet is the smallest that keeps within half a point of what 12 keep in 15 minutes, or 10.
-`Queued` and `SlowSteps` are right too while fewer than that are Ready.
+Right, wrong and unknown are shares of the ticks after 15 minutes in which the SLO was missed.
+`Queued` and `SlowSteps` are right too while fewer replicas are Ready than the smallest constant
+fleet that keeps within half a point of what 12 keep in 15 minutes, or 10.
 """
-ONE_CAUSE, DRAWN, LONG = (
-    "Worlds of one cause",
-    "Drawn worlds, seed",
-    "Long prompts",
-)
-SHARES = """\
-**{:.1%} right, {:.1%} wrong, {:.1%} unknown. GPU-hours are at most {} of the constant fleet's in {}
-of {} worlds; in the middle {:.2f}, at most {:.2f}.** Below 1 the fleet is smaller, and keeps less.
-Where no fleet keeps half a percent, they are not compared.
-"""
+DRAWN, LONG = "Drawn worlds, seed", "Long prompts"
+SHARES = "**{:.1%} right, {:.1%} wrong, {:.1%} unknown.**\n"
 LONG_MEANING = """\
 Of prompts that are late alone: their share, when it is first said, and how often what is said has
 it between its bounds (and three deviations by chance). The constant fleet is the smallest that
@@ -125,13 +111,11 @@ WORLDS = (
 )  # fmt: skip
 
 
-def worlds(only: str | None, seed: int | None = None) -> Iterator[World]:
-    """Yield those of one cause or of all; with a seed half as many others of the same kinds."""
+def worlds(seed: int) -> Iterator[World]:
+    """Yield worlds of each cause, of each queue with one of both routings, by turns."""
     for number, (world, queue, routing) in enumerate(product(WORLDS, QUEUES, ROUTINGS)):
-        each = replace(world, queue=queue, routing=routing)
-        is_drawn = seed is not None and (number + number // 2 + seed) % 2 == 0
-        if only in {None, *world.causes} and (seed is None or is_drawn):
-            yield each if seed is None else drawn(each, 100 * seed + number)
+        if (number + number // 2 + seed) % 2 == 0:
+            yield drawn(replace(world, queue=queue, routing=routing), 100 * seed + number)
 
 
 def drawn(world: World, seed: int) -> World:
@@ -243,10 +227,8 @@ class Watching(Operator):
             if met and met.status == "False":
                 self.reasons[met.reason, record.moments[-1].ready] += at_s >= FROM_S
                 if share := SAID.search(met.message):
-                    least, most = (
-                        float(each) / PERCENT for each in (share[1], share[2] or share[1])
-                    )
-                    self.said.append((at_s, least, most))
+                    least, most = float(share[1]), float(share[2] or share[1])
+                    self.said.append((at_s, least / PERCENT, most / PERCENT))
 
 
 class Hour:
@@ -254,10 +236,8 @@ class Hour:
 
     def __init__(self, world: World) -> None:
         self.world, self.model = world, _model(world)
-        self.flags, self.limits = (
-            first_plan(self.model).flags,
-            LatencyLimits.of(slo_of(self.model.spec)),
-        )
+        self.flags = first_plan(self.model).flags
+        self.limits = LatencyLimits.of(slo_of(self.model.spec))
         self.traffic = drawn_from(
             _trace(world), duration_s=DURATION_S, context_tokens=65_536, cached_fraction=0.0
         )
@@ -291,32 +271,34 @@ class Hour:
         return self.late(found, 0.0, CONSTANT_S, most_tokens)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Result:
-    world: World
-    ticks: Counter[str]
-    """From 15 minutes on: right, wrong and unknown."""
-    figures: RunFigures
-    constant: tuple[int, float]
-    """Replicas of the constant fleet, and its share in time."""
+Judged = tuple[list[str], Counter[str]]
+"""The row of a world, and how many ticks from 15 minutes on are right, wrong and unknown."""
 
 
-def result_of(world: World) -> Result:
-    """Run a world, and the constant fleets beside it."""
+def row_of(world: World) -> Judged:
+    """Run a world; where load may be the cause, constant fleets beside it."""
     hour, watching = Hour(world), Watching()
     record, found = hour.run(watching)
 
     def keeps(replicas: int) -> bool:
         return hour.late_by_replicas(replicas) <= hour.late_by_replicas(MANY) + WITHIN
 
-    n = 1 + bisect_left(range(1, MOST_CONSTANT), x=True, key=keeps)
-    ticks = Counter[str]()
+    @cache
+    def enough() -> int:
+        return 1 + bisect_left(range(1, MOST_CONSTANT), x=True, key=keeps)
+
+    ticks, reasons = Counter[str](), Counter[str]()
     for (reason, ready), number in watching.reasons.items():
-        is_right = reason in world.causes or (reason in LOAD and ready < n)
+        is_right = reason in world.causes or (reason in LOAD and ready < enough())
         ticks["right" if is_right else "unknown" if reason == NOBODY.code else "wrong"] += number
+        reasons[reason] += number
     figures = run_figures(record, hour.traffic, found)
-    kept = 1 - hour.late_by_replicas(n)
-    return Result(world=world, ticks=ticks, figures=figures, constant=(n, kept))
+    queue, asked = world.queue.get("admission", world.queue["queue"]), (world.ttft, world.tpot)
+    said = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common() if number)
+    in_time = (f"{figures.attainment:.1%}", f"{figures.gpu_hours:.2f}")
+    shares = (f"{share:.0%}" for share in of_all(ticks))
+    who = (" or ".join(world.causes), queue, world.routing, world.model, f"{world.rate:.1f}")
+    return [*who, *asked, *shares, *in_time, said], ticks
 
 
 def long_worlds(seed: int) -> Iterator[World]:
@@ -343,7 +325,7 @@ def long_worlds(seed: int) -> Iterator[World]:
                 break
 
 
-def long_line(world: World) -> str:
+def long_row(world: World) -> Judged:
     """Return how Tonnage fares beside the smallest constant fleet that keeps what can be kept."""
     hour, watching = Hour(world), Watching()
     record, found = hour.run(watching)
@@ -365,55 +347,31 @@ def long_line(world: World) -> str:
         for each in (record, short)
     ]
     gpu_hours = record.gpu_s(0, DURATION_S) / HOUR_S
-    row = (
-        f"{world.long_tokens:,}",
-        f"{world.long_share:.1%}",
-        world.ttft,
-        f"{world.rate:.0f}",
-        f"{world.queue['queue']}, {world.routing}",
-        f"{alone:.1%}",
-        f"{said[0][0] / MINUTE_S:.0f} min" if said else "",
-        f"{sum(right) / len(right):.0%}" if said else "",
-        f"{gpu_hours:.1f}",
-        f"{n}" if n <= MOST_REPLICAS else "none",
-        f"{gpu_hours / n:.2f}" if n <= MOST_REPLICAS else "",
-        f"{hour.late(found, FROM_S, DURATION_S, longest):.1%}",
-        *(f"{each:.1f}" for each in ends),
-    )
-    return f"| {' | '.join(row)} |"
+    asked = (f"{world.long_tokens:,}", f"{world.long_share:.1%}", world.ttft, f"{world.rate:.0f}")
+    first, share = ("", "")
+    if said:
+        first, share = f"{said[0][0] / MINUTE_S:.0f} min", f"{sum(right) / len(right):.0%}"
+    constant, ratio = ("none", "")
+    if n <= MOST_REPLICAS:
+        constant, ratio = f"{n}", f"{gpu_hours / n:.2f}"
+    told = (f"{world.queue['queue']}, {world.routing}", f"{alone:.1%}", first, share)
+    late = f"{hour.late(found, FROM_S, DURATION_S, longest):.1%}"
+    fleets = (f"{gpu_hours:.1f}", constant, ratio, late, *(f"{each:.1f}" for each in ends))
+    return [*asked, *told, *fleets], Counter()
 
 
 def of_all(ticks: Counter[str]) -> tuple[float, ...]:
     return tuple(ticks[each] / max(1, ticks.total()) for each in ("right", "wrong", "unknown"))
 
 
-def line(found: Result) -> str:
-    world, figures, (replicas, kept) = found.world, found.figures, found.constant
-    queue = world.queue.get("admission", world.queue["queue"])
-    ticks = " | ".join(f"{share:.0%}" for share in of_all(found.ticks))
-    return (
-        f"| {' or '.join(world.causes)} | {queue} | {world.routing} | {ticks} | "
-        f"{figures.attainment:.1%} | {figures.gpu_hours:.2f} | {replicas} | {kept:.1%} |"
-    )
-
-
-HEAD = """\
-| cause | queue | routing | right | wrong | unknown | in time | GPU-hours | constant | in time |
-| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"""
-
-
-LONG_HEAD = """\
-| long | share | TTFT p99 | req/s | queue | late alone | said | right | GPU-hours | constant |
- ratio | else late | ready | slower |
-| ---: | ---: | ---: | ---: | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\
-""".replace("\n ratio", " ratio")
-
-
-def meaning(found: list[Result]) -> str:
-    ratios = [e.figures.mean_replicas / e.constant[0] for e in found if e.constant[1] > WITHIN]
-    shares = of_all(sum((each.ticks for each in found), Counter[str]()))
-    cheap = sum(each <= ALLOWED for each in ratios)
-    return SHARES.format(*shares, ALLOWED, cheap, len(ratios), median(ratios), max(ratios))
+COLUMNS = (
+    "cause", "queue", "routing", "model", "req/s", "TTFT", "TPOT", "right", "wrong", "unknown",
+    "in time", "GPU-hours", "ticks",
+)  # fmt: skip
+LONG_COLUMNS = (
+    "long", "share", "TTFT p99", "req/s", "queue", "late alone", "said", "right", "GPU-hours",
+    "constant", "ratio", "else late", "ready", "slower",
+)  # fmt: skip
 
 
 def part_of(page: Path, title: str, text: str) -> None:
@@ -424,29 +382,21 @@ def part_of(page: Path, title: str, text: str) -> None:
 
 
 @click.command()
-@click.option("--only", help="One cause.")
-@click.option("--seed", type=int, help="Other worlds of the same kinds.")
+@click.option("--seed", type=int, default=1, show_default=True)
 @click.option("--long", "is_long", is_flag=True, help="Worlds with long prompts instead.")
 @PAGE
 @PROCESSES
-def main(
-    only: str | None, seed: int | None, *, is_long: bool, page: Path | None, processes: int
-) -> None:
+def main(seed: int, *, is_long: bool, page: Path | None, processes: int) -> None:
     """Run worlds of one cause each."""
-    head = LONG_HEAD if is_long else HEAD
-    click.echo(head)
-    found, lines = list[Result](), list[str]()
+    asked = long_worlds(seed) if is_long else worlds(seed)
     with ProcessPoolExecutor(processes) as pool:
-        for each in pool.map(long_line, long_worlds(seed or 1)) if is_long else ():
-            lines.append(each)
-            click.echo(each)
-        for result in () if is_long else pool.map(result_of, worlds(only, seed)):
-            found.append(result)
-            lines.append(line(result))
-            click.echo(lines[-1])
+        found = list(pool.map(long_row if is_long else row_of, asked))
+    shares = of_all(sum((ticks for _, ticks in found), Counter()))
+    meaning = LONG_MEANING if is_long else SHARES.format(*shares)
+    text = f"{meaning}\n{table(LONG_COLUMNS if is_long else COLUMNS, [row for row, _ in found])}"
+    click.echo(text)
     if page:
-        title = LONG if is_long else ONE_CAUSE if seed is None else f"{DRAWN} {seed}"
-        part_of(page, title, "\n".join([LONG_MEANING if is_long else meaning(found), head, *lines]))
+        part_of(page, LONG if is_long else f"{DRAWN} {seed}", text)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """The front line of a page of figures: the commit that they were taken at, and what they are of."""
 
+import csv
 import resource
 import subprocess
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Final
@@ -18,13 +20,11 @@ FOLDERS: Final = {
     "attacks.md": "api,catalog,cluster,control,estimate,fleet,manifests",
     "capacity.md": "engine,sizing",
     "causes.md": DECIDES,
-    "fleet.md": "control,estimate,fleet,manifests,policy,sizing",
     "fleet_real.md": RUNS,
     "memory.md": "catalog,sizing",
     "other_tools.md": "catalog,engine,sizing",
     "mutation.md": "engine,estimate,policy,sizing",
     "replay.md": DECIDES,
-    "replay_truth.md": DECIDES,
     "replay_unseen.md": DECIDES,
     "replay_views.md": DECIDES,
     "soak.md": RUNS,
@@ -40,6 +40,17 @@ def rss_mib(process: int | str = "self") -> float:
     return pages * resource.getpagesize() / MIB
 
 
+def read_csv(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def print_csv(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
+    out = csv.DictWriter(sys.stdout, columns)
+    out.writeheader()
+    out.writerows(rows)
+
+
 def write_page(page: Path, text: str) -> None:
     """Write a page with its front line; one that is none of the repository has none."""
     folders = FOLDERS.get(page.name)
@@ -50,6 +61,12 @@ def write_page(page: Path, text: str) -> None:
     found = subprocess.run(asked, check=True, capture_output=True, text=True)  # noqa: S603
     commit = found.stdout.strip()
     page.write_text(f"<!-- measured at {commit}; of operator/tonnage/{{{folders}}} -->\n{text}")
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], rule: str = "---") -> str:
+    """Return a table in Markdown; ``rule``: how columns are aligned."""
+    lines = [f"| {' | '.join(header)} |", f"|{f'{rule}|' * len(header)}"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 SPREAD_HEADER: Final = "| | rows | median | p90 | bias |\n|---|---|---|---|---|"
@@ -77,6 +94,13 @@ OUT: Final = click.option(
 )
 PAGE: Final = click.option(
     "--page", type=click.Path(path_type=Path), help="Markdown to write at the end."
+)
+DATA, CONFIGS = (
+    click.option(name, type=click.Path(exists=True, path_type=Path), required=True)
+    for name in ("--data", "--configs")
+)
+REPORT: Final = click.option(
+    "--report", "report_file", type=click.Path(path_type=Path), help="Markdown, errors."
 )
 PROCESSES: Final = click.option(
     "--processes", type=click.IntRange(min=1), default=2, show_default=True

@@ -318,29 +318,22 @@ def scenario(
 
 
 def _of_shape(case: Case) -> tuple[SyntheticWorkload, Lengths, float]:
+    """Return the requests of a shape, their lengths and their mean rate."""
+    shape, own = ALL_SHAPES[case.name], RATES.get(case.name, 1.0)
+    requests = SyntheticWorkload(shape=shape, requests_per_s=case.times * own)
     if found := SWAPS.get(case.name):
-        rate = case.times * found.requests_per_s
-        requests = SyntheticWorkload(shape=ALL_SHAPES[case.name], requests_per_s=case.times)
-        return requests, _of_swap(found), rate
-    if case.name != "llmd":
-        rate = case.times * RATES[case.name]
-        requests = SyntheticWorkload(shape=ALL_SHAPES[case.name], requests_per_s=rate)
-        return requests, CHAT, rate
-    (_, *prompt), (_, *output) = LLMD_PROMPT, LLMD_OUTPUT
-    lengths = Lengths(
-        prompt_mean=sum(prompt) / 2,
-        prompt_p99=prompt[-1],
-        output_mean=sum(output) / 2,
-        output_p99=output[-1],
-    )
-    number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
-    mean = case.times * number / sum(stage_s for _, stage_s in LLMD_STAGES)
-    requests = SyntheticWorkload(shape=ALL_SHAPES["llmd"], requests_per_s=case.times)
-    return requests, lengths, mean
+        lengths, rate = _lengths(*zip(*found.stages, strict=True)), found.requests_per_s
+    elif case.name == "llmd":
+        number = sum(rate * stage_s for rate, stage_s in LLMD_STAGES)
+        rate = number / sum(stage_s for _, stage_s in LLMD_STAGES)
+        lengths = _lengths(LLMD_PROMPT[1:], LLMD_OUTPUT[1:])
+    else:
+        lengths, rate = CHAT, own
+    return requests, lengths, case.times * rate
 
 
-def _of_swap(found: Swap) -> Lengths:
-    prompts, outputs = zip(*found.stages, strict=True)
+def _lengths(prompts: Sequence[int], outputs: Sequence[int]) -> Lengths:
+    """Return the means and the largest."""
     return Lengths(
         prompt_mean=fmean(prompts),
         prompt_p99=max(prompts),

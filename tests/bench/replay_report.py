@@ -2,12 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean, median
+from statistics import fmean
 
-from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET, Case
+from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 
@@ -39,14 +39,12 @@ are models of them, with the knobs that their projects ship unless a number stan
 Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 
 - kept: requests with TTFT within 2 s and mean TPOT within 50 ms, of all that came; target
-  {TARGET:.0%}. worst hour: the least share in any 60 minutes, of all seeds.
+  {TARGET:.0%}. worst hour: the least share in any 60 minutes.
 - of peak: GPU-hours over those of `{BEST_STATIC}`, in hindsight the smallest constant fleet that
   keeps the target.
 - `{KNOWS_TRUTH}` is handed what a replica truly serves. `{FCFS}` and `{IN_TIME}` are
   Tonnage with another order of the queue, and with engines that refuse at once what would be late
-  (refused counts as missed). Engines of any policy could do so: both are shown, and not compared.
-- With several seeds: medians, ratios each seed by itself. Not all policies have the same
-  seeds."""
+  (refused counts as missed). Engines of any policy could do so: both are shown, not compared."""
 
 
 def figures_of_policy(found: Found, policy: str) -> dict[Draw, Mapping[str, float]]:
@@ -98,63 +96,24 @@ def cell(run: Run | None) -> str:
     return f"{shown} / {run.figures['gpu_hours']:.2f}"
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where policies meet: a case with one mean cold start and one speed of engines."""
-
-    case: Case
-    start_s: float
-    speed: float | None
-
-    @classmethod
-    def of(cls, job: Job) -> "Place":
-        return cls(case=job.draw.case, start_s=job.draw.start_s, speed=job.draw.speed)
-
-    def __str__(self) -> str:
-        engines = {None: ", engines drawn", 1.0: ""}.get(self.speed, f", engines x {self.speed}")
-        return f"{self.case}, cold start {self.start_s:g} s{engines}"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fared:
-    """One policy at one place, by seed."""
+    """One policy in one draw."""
 
     policy: str
-    runs: Mapping[int, Run]
-    """Those with figures."""
-    judged: Callable[[Sequence[float]], float] = median
-    """Which of the seeds' shares has to keep the target."""
-
-    def values(self, name: str) -> list[float]:
-        return [run.figures[name] for run in self.runs.values() if run.figures]
-
-    def middle(self, name: str) -> float:
-        return median(self.values(name))
+    attainment: float
+    gpu_hours: float
 
     @property
     def keeps(self) -> bool:
-        return bool(self.runs) and self.judged(self.values("attainment")) >= TARGET
-
-    def over(self, other: "Fared | None") -> float | None:
-        """Return the GPU-hours over another's, each seed by itself; the median."""
-        ratios = [
-            run.figures["gpu_hours"] / rival.figures["gpu_hours"]
-            for seed, run in self.runs.items()
-            if other and (rival := other.runs.get(seed)) and run.figures and rival.figures
-        ]
-        return median(ratios) if ratios else None
+        return self.attainment >= TARGET
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """All policies at one place."""
+    """All policies in one draw."""
 
-    place: Place
+    place: str
     fared: Mapping[str, Fared]
     """Those with figures, by name."""
 
@@ -171,29 +130,23 @@ class Meeting:
     def rivals(self) -> list[Fared]:
         """Return others of them that keep the target, the cheapest first."""
         found = [each for each in self.blind if each.keeps and each.policy != TONNAGE]
-        return sorted(found, key=lambda each: each.middle("gpu_hours"))
+        return sorted(found, key=lambda each: each.gpu_hours)
 
-    @property
-    def in_each_seed(self) -> "Meeting":
-        """Return it with the target to be kept in each of the seeds, not in their median."""
-        fared = {name: replace(each, judged=min) for name, each in self.fared.items()}
-        return replace(self, fared=fared)
+
+def place_of(draw: Draw) -> str:
+    """Name where policies meet."""
+    return f"{draw.case}, cold start {draw.start_s:g} s"
 
 
 def meetings(runs: Mapping[Job, Run]) -> list[Meeting]:
-    """Return the places in the order of their jobs."""
-    places: dict[Place, dict[str, dict[int, Run]]] = {}
+    """Return the draws in the order of their jobs."""
+    found: dict[Draw, dict[str, Fared]] = {}
     for job, run in runs.items():
         if run.figures:
-            by_policy = places.setdefault(Place.of(job), {})
-            by_policy.setdefault(job.policy, {})[job.draw.seed] = run
-    return [
-        Meeting(
-            place=place,
-            fared={name: Fared(policy=name, runs=found) for name, found in by_policy.items()},
-        )
-        for place, by_policy in places.items()
-    ]
+            attainment, gpu_hours = run.figures["attainment"], run.figures["gpu_hours"]
+            fared = Fared(policy=job.policy, attainment=attainment, gpu_hours=gpu_hours)
+            found.setdefault(job.draw, {})[job.policy] = fared
+    return [Meeting(place=place_of(draw), fared=each) for draw, each in found.items()]
 
 
 def report(jobs: Sequence[Job], runs: Mapping[Job, Run], *, left_out: Sequence[str]) -> str:
@@ -237,7 +190,6 @@ def _covered(jobs: Sequence[Job], runs: Mapping[Job, Run], left_out: Sequence[st
         "CPU; sources " + (told([*sources]) or NONE) + ".",
         f"Cases: {told([job.draw.case for job in jobs])}. "
         f"Cold starts: {told([f'{job.draw.start_s:g} s' for job in jobs])}. "
-        f"Seeds: {told([job.draw.seed for job in jobs])}. "
         f"Policies: {told([job.policy.partition(':')[0] for job in jobs])}.",
     ]
     if len(sources) > 1:
@@ -260,8 +212,6 @@ def _sources(runs: Mapping[Job, Run]) -> Mapping[str, Sequence[str]]:
 def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     """Yield who won where; nothing is averaged over cases."""
     yield f"Of {len(found)} cases with figures Tonnage {_counted(found)}."
-    strict = _counted([each.in_each_seed for each in found])
-    yield f"With the target kept in each of the seeds, not in their median, it {strict}."
     yield (
         "Compared are policies that keep the target and know no more than Tonnage does, with the "
         "knobs that their projects ship. "
@@ -273,8 +223,7 @@ def _wins(found: Sequence[Meeting]) -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for each in found:
         beside = " | ".join(_beside(each.fared.get(name)) for name in (BEST_STATIC, KNOWS_TRUTH))
-        words = verdict(each)[1] + (_worst_seed(each.own) if each.own else "")
-        yield f"| {each.place} | {_first(each)} | {words} | {beside} |"
+        yield f"| {each.place} | {_first(each)} | {verdict(each)[1]} | {beside} |"
 
 
 def _counted(found: Iterable[Meeting]) -> str:
@@ -282,22 +231,15 @@ def _counted(found: Iterable[Meeting]) -> str:
     return ", ".join(f"{kind} in {number}" for kind, number in groups.items()) or NONE
 
 
-def _worst_seed(each: Fared) -> str:
-    """Say how much the worst seed keeps, where that is too little but the median is not."""
-    least = min(each.values("attainment"))
-    return f"; {least:.2%} in the worst seed" if each.keeps and least < TARGET else ""
-
-
 def _first(found: Meeting) -> str:
     """Return the cheapest that keeps the target; without one, who came nearest."""
     if kept := [each for each in found.blind if each.keeps]:
-        best = min(kept, key=lambda each: each.middle("gpu_hours"))
-        return f"{best.policy}, {_hours(best)} GPU-h{_worst_seed(best)}"
+        best = min(kept, key=lambda each: each.gpu_hours)
+        return f"{best.policy}, {_hours(best)} GPU-h"
     if not found.blind:
         return NONE
-    nearest = max(found.blind, key=lambda each: each.middle("attainment"))
-    share = nearest.middle("attainment")
-    return f"none; {nearest.policy} kept {share:.2%} at {_hours(nearest)} GPU-h"
+    nearest = max(found.blind, key=lambda each: each.attainment)
+    return f"none; {nearest.policy} kept {nearest.attainment:.2%} at {_hours(nearest)} GPU-h"
 
 
 def verdict(found: Meeting) -> tuple[str, str]:
@@ -306,7 +248,7 @@ def verdict(found: Meeting) -> tuple[str, str]:
     if own is None:
         return "has no figures", "no figures"
     if not own.keeps:
-        missing = 100 * (TARGET - own.middle("attainment"))
+        missing = 100 * (TARGET - own.attainment)
         who = "where others keep it" if rivals else "as all do"
         return (
             f"misses the target {who}",
@@ -314,7 +256,7 @@ def verdict(found: Meeting) -> tuple[str, str]:
         )
     if not rivals:
         return "alone keeps the target", f"alone keeps it, {_hours(own)} GPU-h"
-    ratio = own.over(rivals[0]) or math.nan
+    ratio = own.gpu_hours / rivals[0].gpu_hours
     words = f"{abs(ratio - 1):.1%} {'dearer' if ratio > 1 else 'cheaper'} than {rivals[0].policy}"
     if abs(ratio - 1) <= EVEN:
         return "is even", f"even with {rivals[0].policy}"
@@ -328,16 +270,12 @@ def _beside(each: Fared | None) -> str:
 
 
 def _not_run(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
-    """Yield what has no run, the policies of a place with the same seeds in one line."""
-    seeds: dict[tuple[Place, str], list[int]] = {}
-    for job in jobs:
-        if job not in runs:
-            seeds.setdefault((Place.of(job), job.policy), []).append(job.draw.seed)
-    together: dict[tuple[Place, str], list[str]] = {}
-    for (place, policy), missing in seeds.items():
-        together.setdefault((place, ", ".join(map(str, sorted(missing)))), []).append(policy)
-    for (place, told), policies in together.items():
-        yield f"- {place}, seed {told}, not run: {', '.join(policies)}"
+    """Yield what has no run, the policies of a draw in one line."""
+    missing: dict[Draw, list[str]] = {}
+    for job in (job for job in jobs if job not in runs):
+        missing.setdefault(job.draw, []).append(job.policy)
+    for draw, policies in missing.items():
+        yield f"- {place_of(draw)}, not run: {', '.join(policies)}"
 
 
 def _failures(jobs: Sequence[Job], runs: Mapping[Job, Run]) -> Iterator[str]:
@@ -359,4 +297,4 @@ def _why(job: Job, error: str) -> str:
 
 
 def _hours(each: Fared) -> str:
-    return significant(each.middle("gpu_hours"))
+    return significant(each.gpu_hours)

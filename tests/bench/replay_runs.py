@@ -12,8 +12,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -232,19 +234,28 @@ def _written(
     return found
 
 
+def run_all(jobs: Sequence[Job], folder: Path, num_processes: int) -> None:
+    """Run what has no result yet, and say what came of each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = sum(1 for job in jobs if (run := read(folder, job)) and not run.error)
+    click.echo(f"{len(jobs)} runs, {known} of them done before")
+    try:
+        for job, run in chain.from_iterable(all_done(jobs, folder, num_processes)):
+            click.echo(f"{job}: {told(run)}, {run.cpu_s:.0f} s")
+    except BrokenProcessPool:
+        click.echo("a process was ended from outside; start again to go on", err=True)
+
+
 def done(
     draws: Sequence[Draw], policies: Sequence[str], folder: Path, num_processes: int
 ) -> Mapping[Draw, Mapping[str, Run]]:
-    """Run all policies in all draws, say what came of each, and return it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Run all policies in all draws, and return what came of each."""
     jobs = {
         draw: {policy: Job(draw=own_of(draw, policy), policy=policy) for policy in policies}
         for draw in draws
     }
     each = dict.fromkeys(job for by_policy in jobs.values() for job in by_policy.values())
-    for some in all_done(list(each), folder, num_processes):
-        for job, run in some:
-            click.echo(f"{job}: {told(run)}, {run.cpu_s:.0f} s")
+    run_all([*each], folder, num_processes)
     return {
         draw: {name: run for name, job in by_policy.items() if (run := read(folder, job))}
         for draw, by_policy in jobs.items()

@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean
 
 import click
-from measured import OUT, PAGE, PROCESSES, TRACES, write_page
+from measured import OUT, PAGE, PROCESSES, TRACES, table, write_page
 from replay_cases import TARGET, Case, NoCaseError
-from replay_report import WHOLE_MEANING, Found, cell, figures_of_policy, over_all, table
+from replay_report import WHOLE_MEANING, Found, cell, figures_of_policy, over_all
 from replay_runs import Draw, done
 
 from tonnage.replay.policy import BEST_STATIC, FCFS, IN_TIME, TONNAGE

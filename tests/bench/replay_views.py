@@ -13,9 +13,9 @@ from statistics import median
 from typing import Final
 
 import click
-from measured import OUT, PAGE, PROCESSES, TRACES, write_page
+from measured import OUT, PAGE, PROCESSES, TRACES, table, write_page
 from replay_cases import CONTEXT_TOKENS, VLLM_FLAGS, View, chosen_cases, traces_in
-from replay_report import WHOLE_MEANING, Found, cell, over_all, table
+from replay_report import WHOLE_MEANING, Found, cell, over_all
 from replay_runs import Draw, Run, done
 
 from tonnage.replay.policy import BEST_STATIC, TONNAGE

@@ -4,7 +4,7 @@ import math
 
 import pytest
 from click.testing import CliRunner
-from replay import POLICIES, draws_of, jobs_of, left_out, main
+from replay import POLICIES, jobs_of, left_out, main
 from replay_cases import NoCaseError, chosen_cases, shape_cases, trace_case, traces_in
 from replay_others.registry import ALL
 from replay_report import meetings, report, verdict
@@ -57,7 +57,7 @@ def a_trace(folder, name="day.csv", num_requests=40):
 
 
 def asked(folder, *arguments):
-    options = ["--out", str(folder / "runs"), "--start-up", "60", "--seeds", "1"]
+    options = ["--out", str(folder / "runs"), "--start-up", "60"]
     return CliRunner().invoke(main, [*map(str, arguments), *options, "--processes", "1"])
 
 
@@ -92,14 +92,11 @@ def test_an_unknown_case_is_told_with_the_known():
         chosen_cases([], ["stepp"])
 
 
-def test_a_day_is_run_with_one_seed():
+def test_each_policy_runs_once_in_each_case_with_each_cold_start():
     cases = [case for case in shape_cases() if case.name in {"step", "diurnal"}]
-    draws = draws_of(cases, (60.0, 240.0), seeds=2, speeds=(1.0,))
-    jobs = jobs_of(draws, ["tonnage", "wva2", "wva2:0.4"])
+    jobs = jobs_of(cases, (60.0, 240.0), ["tonnage", "wva2", "wva2:0.4", "wva2"])
 
-    assert {each.seed for each in draws if each.case.name == "diurnal"} == {0}
-    # 2 cold starts of 3 policies: with 2 seeds of step, with 1 of diurnal.
-    assert len(jobs) == len(set(jobs)) == 2 * 2 * 3 + 2 * 1 * 3
+    assert len(jobs) == len(set(jobs)) == 2 * 2 * 3
 
 
 def test_traces_of_a_folder_are_those_that_the_benchmark_knows(tmp_path):
@@ -197,22 +194,8 @@ def test_the_page_tells_what_failed_what_is_missing_and_what_was_not_asked():
 
     assert "1 of 3 runs" in page
     assert "wva2: ValueError: too small" in page
-    assert "- step, cold start 120 s, seed 0, not run: hpa-concurrency\n" in page
+    assert "- step, cold start 120 s, not run: hpa-concurrency\n" in page
     assert "without the cold starts 60 s, 240 s, 600 s" in page
-
-
-def test_who_keeps_the_target_in_the_median_alone_is_told_and_counted_apart():
-    kept = {"tonnage": (7.0, (0.995, 0.995, 0.992)), "wva2": (6.0, (0.995, 0.992, 0.98))}
-    runs = {
-        a_job(policy, seed=seed): a_run(hours, share)
-        for policy, (hours, shares) in kept.items()
-        for seed, share in enumerate(shares)
-    }
-    page = report(list(runs), runs, left_out=[])
-
-    assert "Tonnage loses in 1." in page
-    assert "in each of the seeds, not in their median, it alone keeps the target in 1." in page
-    assert "| wva2, 6.00 GPU-h; 98.00% in the worst seed | **16.7% dearer than wva2** |" in page
 
 
 def test_figures_of_different_sources_are_told_apart():

@@ -24,11 +24,9 @@ PLACES: Final = {
     "accuracy/other-tools.md": "tests/bench/other_tools.md",
     "accuracy/capacity.md": "tests/bench/capacity.md",
     "accuracy/replay.md": "tests/bench/replay.md",
-    "accuracy/replay-truth.md": "tests/bench/replay_truth.md",
     "accuracy/replay-views.md": "tests/bench/replay_views.md",
     "accuracy/replay-unseen.md": "tests/bench/replay_unseen.md",
     "accuracy/mutation.md": "tests/bench/mutation.md",
-    "accuracy/fleet.md": "tests/bench/fleet.md",
     "accuracy/fleet-real.md": "tests/bench/fleet_real.md",
     "accuracy/faults.md": "tests/faults/README.md",
 }

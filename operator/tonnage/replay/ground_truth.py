@@ -36,14 +36,6 @@ OVERHEADS: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kink:
-    """What each sequence beyond a number adds to a step: no constant of the formula does that."""
-
-    num_sequences: int
-    per_sequence_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class GroundTruth:
     """The hidden figures of an engine, as factors of the priors."""
 
@@ -57,7 +49,6 @@ class GroundTruth:
     """Of the prefill efficiency."""
     overhead_factor: float = 1.0
     """Of all that a step takes whatever it reads and computes."""
-    kink: Kink | None = None
     kv_factor: float = 1.0
     """Of the KV blocks."""
     server_s: float = 0.0
@@ -68,7 +59,7 @@ class GroundTruth:
     """Of the requests, that go to the first pod whatever it has, beside its part of the rest."""
 
     def constants(self, prior: SpeedConstants) -> SpeedConstants:
-        """Return the constants of the formula, the speed and the kink left out."""
+        """Return the constants of the formula, the speed left out."""
         overheads = {name: self.overhead_factor * getattr(prior, name) for name in OVERHEADS}
         return replace(
             prior,
@@ -107,8 +98,6 @@ def machine(request: SizingRequest, flags: Flags, truth: GroundTruth) -> Machine
         max_batched_tokens=limits.max_num_batched_tokens,
     )
     reserved = replica.requests_reserved(asked.context_tokens) / replica.model.dp_size
-    if truth.kink:
-        costs = _add_kink(costs, truth.kink)
     return Machine(
         limits=limits,
         costs=scale_costs(costs, 1 / truth.speed),
@@ -118,7 +107,7 @@ def machine(request: SizingRequest, flags: Flags, truth: GroundTruth) -> Machine
 
 
 def true_replica(request: SizingRequest, flags: Flags, truth: GroundTruth) -> Replica:
-    """Return the same for the formula, the speed and the kink of a truth left out."""
+    """Return the same for the formula, the speed of a truth left out."""
     asked = replace(request, flags=flags, measured_kv_tokens=None)
     believed = replica_under(asked, rank_of(asked, flags.parallelism), flags)
     model = replace(believed.model, constants=truth.constants(request.speed))
@@ -145,14 +134,6 @@ def scale_costs(costs: StepCosts, factor: float) -> StepCosts:
 
 def _times(values: Sequence[float], factor: float) -> "array[float]":
     return array("d", (factor * value for value in values))
-
-
-def _add_kink(costs: StepCosts, kink: Kink) -> StepCosts:
-    base_s = (
-        value + kink.per_sequence_s * max(0, number - kink.num_sequences)
-        for number, value in enumerate(costs.base_s)
-    )
-    return replace(costs, base_s=array("d", base_s))
 
 
 BIN_S = 15.0

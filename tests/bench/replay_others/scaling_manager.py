@@ -2,7 +2,8 @@
 
 Follows the source of ev-shindin/llm-scaling-manager, of September and October 2026:
 internal/engines/analyzers/saturation/{analyze (050a3b22), replica_capacity (273ea4fb),
-throughput_floor (116fc310), aggregate (412b8e7c)}.go, internal/signals/floor/floor.go (22d0b18d),
+throughput_floor (116fc310), aggregate (412b8e7c), shape_change (3eef4175), keys, constants
+(e673b93c), start_est (3efed19f)}.go, internal/signals/floor/floor.go (22d0b18d),
 internal/engines/allocation/analyzer_helpers.go (c19cb827), the sticky scale-down of its decisions,
 and docs/developer-guide/saturation-analyzer.md (3efed19f), for one kind of replica that prefills
 and decodes, with its default policy and no limiter::
@@ -18,14 +19,8 @@ at its defaults: down after 300 s.
 
 Left out is the line of ITL over KV usage, by which it prices a fleet that only decodes; the warm
 pool, scale to zero and quotas; and the lengths that the router reads off the bytes of its queue.
-Rates are those that its router sends. In its favour the HPA's tolerance is left out, as for WVA.
-
-What llm-scaling-manager remembers: what full replicas served, of which lengths, how they start.
-
-Follows ev-shindin/llm-scaling-manager internal/engines/analyzers/saturation: throughput_floor.go
-(116fc310), shape_change.go (3eef4175), keys.go and constants.go (e673b93c) and start_est.go
-(3efed19f), of September and October 2026. All of it is lost when its process ends; here it never
-does.
+Rates are those that its router sends. In its favour the HPA's tolerance is left out, as for WVA,
+and its process, with which all that it has learned is lost, never ends.
 """
 
 import math

@@ -1,36 +1,31 @@
 """WVA's queueing model, its "SLO mode": the rate over what one replica serves within the SLO.
 
-Follows llm-d/llm-d-workload-variant-autoscaler internal/engines/analyzers/queueingmodel and
-docs/developer-guide/slo-queuemodel.md (2026-08-18), a path that its engine refuses to take. Rates
-are those that its router sends; latencies are means of a minute; limits are those of the spec.
-Nothing is learned for 120 s after replicas were added, nor at rates that the model takes for more
-than a replica can serve.
+Follows llm-d/llm-d-workload-variant-autoscaler internal/{engines/analyzers/queueingmodel,
+queueing/analyzer/queueanalyzer.go} and docs/developer-guide/slo-queuemodel.md (2026-08-18), a path
+that its engine refuses to take. Rates are those that its router sends; latencies are means of a
+minute; limits are those of the spec. Nothing is learned for 120 s after replicas were added, nor at
+rates that the model takes for more than a replica can serve.
 
 Its constants begin as llm-inferno/model-tuner pkg/estimator GuessInitState has them, which knows
 no load: in its favour from a request alone on a replica, not from the first minute of traffic.
 
-WVA's model of a replica: a queue with a server whose speed depends on how many it serves.
-
-Follows llm-d/llm-d-workload-variant-autoscaler internal/queueing/analyzer/queueanalyzer.go and
-docs/developer-guide/slo-queuemodel.md (2026-08-18). With n requests of I prompt and O output
-tokens in service::
+A replica is a queue with a server whose speed depends on how many it serves. With n requests of I
+prompt and O output tokens in service::
 
     step(n)    = alpha + n * (beta * (I + O) / (O + 1) + gamma * (I + O / 2))
     prefill(n) = step(n) + (beta + gamma) * I
     decode(n)  = step(n) + beta + gamma * (I + O / 2)
     rate(n)    = n / (prefill(n) + O * decode(n))
 
-WVA's extended Kalman filter: the three constants of its model, from TTFT and ITL.
-
-Follows llm-d/llm-d-workload-variant-autoscaler internal/engines/analyzers/queueingmodel/tuner
-(2026-08-18): a state that moves by 5 % a step, observations within 5 % nineteen times in twenty,
-a gate at 7.378 on what is not believed, bounds of a hundredth to a hundred times of the start. In
-its favour doubt goes on growing while observations are refused: else a poor start is for ever.
+An extended Kalman filter finds the three constants from TTFT and ITL: a state that moves by 5 % a
+step, observations within 5 % nineteen times in twenty, a gate at 7.378 on what is not believed,
+bounds of a hundredth to a hundred times of the start. In its favour doubt goes on growing while
+observations are refused: else a poor start is for ever.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Final
 
 import numpy as np
@@ -232,7 +227,9 @@ class QueueingModel:
         rate, shape = self.arrivals.requests_per_s(signals), mean_shape(shapes(signals))
         if not (rate and shape.output_tokens and signals.ready):
             return self.gauge.replicas(signals, signals.asked)
-        found = self.filter = self.filter or _new_filter(self.probe(signals))
+        if self.filter is None:
+            self.filter = new_filter(astuple(first_guess(self.probe(signals))))
+        found = self.filter
         self._learn(found, signals, shape, rate / signals.ready)
         slo, share = signals.told.slo, self.share
         best = _server(signals, shape, found.state).best_rate(
@@ -258,8 +255,7 @@ class QueueingModel:
 
 
 def _server(signals: Signals, shape: MeanRequest, state: Vector) -> QueueServer:
-    alpha_s, beta_s, gamma_s = state
-    speed = Speed(alpha_s=alpha_s, beta_s=beta_s, gamma_s=gamma_s)
+    speed = Speed(**dict(zip(("alpha_s", "beta_s", "gamma_s"), state, strict=True)))
     return QueueServer(speed=speed, shape=shape, max_batch=signals.told.flags.max_num_seqs)
 
 
@@ -269,11 +265,6 @@ def _latencies(signals: Signals) -> MeanLatencies | None:
     if not ttfts or not gaps or not ttft_s or not gap_s:
         return None
     return MeanLatencies(ttft_s=ttft_s / ttfts, itl_s=gap_s / gaps)
-
-
-def _new_filter(probe: IdleRequest) -> Filter:
-    speed = first_guess(probe)
-    return new_filter((speed.alpha_s, speed.beta_s, speed.gamma_s))
 
 
 def first_guess(probe: IdleRequest) -> Speed:

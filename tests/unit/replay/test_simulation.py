@@ -16,7 +16,7 @@ from tonnage.estimate.metrics import LATENCY_BOUNDS_S
 from tonnage.manifests.children import deployment
 from tonnage.manifests.names import FLAGS_ANNOTATION
 from tonnage.replay.cluster import EPOCH_S, ReplayedModel, SimulatedCluster, StartupTime
-from tonnage.replay.ground_truth import GroundTruth, Kink, machine
+from tonnage.replay.ground_truth import GroundTruth, machine
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import Ladders, drop_scrapes
 from tonnage.replay.simulation import Simulation, deployment_view, pod_views
@@ -393,14 +393,6 @@ def test_each_factor_changes_its_own_part_of_a_step():
     assert prefill.pairs_slope_s[0] == pytest.approx(usual.pairs_slope_s[0] / 0.8)
     assert prefill.memory_slope_s == usual.memory_slope_s
     assert a_machine(overhead_factor=2.0).costs.base_s[1] > usual.base_s[1]
-
-
-def test_a_kink_costs_beyond_a_number_of_sequences_only():
-    usual = a_machine().costs
-    kinked = a_machine(kink=Kink(num_sequences=16, per_sequence_s=0.001)).costs
-
-    assert kinked.base_s[16] == usual.base_s[16]
-    assert kinked.base_s[20] == pytest.approx(usual.base_s[20] + 0.004)
 
 
 def test_a_cache_that_is_smaller_is_reported_so():
