@@ -1,7 +1,6 @@
 """Predicted against simulated goodput, over a grid of workloads: CSV row by row, then a summary.
 
     python tests/bench/capacity.py --quantile 0.95 --every 10 --out capacity95.csv
-    python tests/bench/capacity.py --summary capacity95.csv
 
 The truth is the reference engine (``tests/support``), with other seeds than the product's and
 ten times the requests; its standard error is a column. A run that was stopped goes on where it
@@ -27,7 +26,8 @@ from capacity_grid import (
     fleet_of,
     replica_of,
 )
-from fleet import Fleet, Load, Outcome, outcome, traffic_of
+from fleet import Fleet, Load, Outcome, outcome
+from measured import read_csv
 
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.plan import size_with
@@ -152,11 +152,9 @@ class _Search:
         nearest = min(self.tried, key=lambda each: abs(each[0] - at))[1]
         error = nearest.error / slope / math.sqrt(COARSER)
         more = min(MOST_BLOCKS, math.ceil((error / self.goal) ** 2)) if math.isfinite(error) else 1
-        whole_load = Load(
-            traffic=load.traffic,
-            num_requests=max(1, more) * load.num_requests,
-            crowd=load.crowd,
-            num_blocks=max(1, more) * load.num_blocks,
+        more = max(1, more)
+        whole_load = replace(
+            load, num_requests=more * load.num_requests, num_blocks=more * load.num_blocks
         )
         search = replace(self, load=whole_load, is_whole=True, tried=[])
         for number in range(MOST_WHOLE):
@@ -206,20 +204,10 @@ REFUSED = "refused"
 """In place of a prediction."""
 Row = dict[str, str]
 COLUMNS = (
-    "workload",
-    "quantile",
-    "groups",
-    "max_num_seqs",
-    "predicted_per_s",
-    "simulated_per_s",
-    "error_percent",
-    "noise_percent",
-    "simulated_by",
-    "preemptions_per_request",
-    "evaluations",
-    "plan_s",
-    "truth_s",
-)
+    "workload", "quantile", "groups", "max_num_seqs", "predicted_per_s", "simulated_per_s",
+    "error_percent", "noise_percent", "simulated_by", "preemptions_per_request", "evaluations",
+    "plan_s", "truth_s",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,7 +237,7 @@ def predicted(case: Case) -> Prediction:
 def load_for(case: Case, crowd: int, num_requests: int) -> Load:
     """Return the requests to try, at least; where they say too little, the search takes more."""
     return Load(
-        traffic=traffic_of(case.request),
+        traffic=case.request,
         num_requests=num_requests,
         crowd=crowd,
         num_blocks=min(NUM_BLOCKS, max(LEAST_BLOCKS, num_requests // BLOCK)),
@@ -357,10 +345,7 @@ def _p90(ordered: Sequence[float]) -> float:
 
 def rows_in(path: Path) -> list[Row]:
     """Return the rows of a file, none where there is no file."""
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+    return read_csv(path) if path.exists() else []
 
 
 def append(path: Path, row: Row, columns: Sequence[str]) -> None:
@@ -379,24 +364,15 @@ def append(path: Path, row: Row, columns: Sequence[str]) -> None:
 @click.option("--requests", type=int, help="That count in the truth; ten times the product's.")
 @click.option("--every", type=int, default=1, help="One workload in so many.")
 @click.option("--offset", type=int, default=0, help="The first of them.")
-@click.option("--grid", default="", help="Name of another grid of workloads, drawn anew.")
-@click.option("--summary", "of", type=click.Path(path_type=Path), help="Only sum up a CSV.")
-def main(  # noqa: PLR0913
-    *,
-    quantile: float,
-    out: Path | None,
-    requests: int | None,
-    every: int,
-    offset: int,
-    grid: str,
-    of: Path | None,
+def main(
+    *, quantile: float, out: Path | None, requests: int | None, every: int, offset: int
 ) -> None:
     """Compare a grid at one quantile."""
-    found = rows_in(of or out) if of or out else []
+    found = rows_in(out) if out else []
     known = {row["workload"] for row in found}
     num_requests = requests or NUM_REQUESTS.get(quantile, max(NUM_REQUESTS.values()))
-    for case in islice(cases(quantile, grid=grid), offset, NUM_WORKLOADS, every):
-        if of or case.name in known:
+    for case in islice(cases(quantile), offset, NUM_WORKLOADS, every):
+        if case.name in known:
             continue
         row = row_of(case, quantile, num_requests=num_requests)
         found.append(row)

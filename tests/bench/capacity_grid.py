@@ -9,8 +9,9 @@ import math
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 
-from fleet import Fleet, Load, outcome, traffic_of
+from fleet import Fleet, Load, outcome
 from questions import catalog_request
 
 from reference_engine import EngineLimits
@@ -139,19 +140,12 @@ def engine_limits(replica: Replica, request: SizingRequest, max_num_seqs: int) -
     )
 
 
-def cases(quantile: float, *, grid: str = "") -> Iterator[Case]:
-    """Yield a grid at one quantile. Infeasible draws are drawn again, so it is always full.
-
-    ``grid``: the name of another one, to check the rules on workloads they were not made with.
-    """
-    found = 0
-    draw_number = 0
-    while found < NUM_WORKLOADS:
-        draw_number += 1
-        case = _case(f"{grid}request {draw_number}", quantile)
-        if case is not None:
-            found += 1
-            yield replace(case, name=f"{found:03d} {case.name}")
+def cases(quantile: float) -> Iterator[Case]:
+    """Yield a grid at one quantile. Infeasible draws are drawn again, so it is always full."""
+    drawn = (_case(f"request {number}", quantile) for number in count(1))
+    feasible = (case for case in drawn if case is not None)
+    for number, case in enumerate(islice(feasible, NUM_WORKLOADS), start=1):
+        yield replace(case, name=f"{number:03d} {case.name}")
 
 
 def replica_of(request: SizingRequest, split: Parallelism, **changes: object) -> Replica:
@@ -259,12 +253,7 @@ def is_worth_it(case: Case, replica: Replica) -> bool:
     rate = WORTH * alone_requests_per_s(case)
     slots = (case.request.flags.max_num_seqs,) if case.request.flags else WORTH_SLOTS
     for number in slots:
-        load = Load(
-            traffic=traffic_of(case.request),
-            num_requests=WORTH_REQUESTS,
-            crowd=number,
-            num_blocks=1,
-        )
+        load = Load(traffic=case.request, num_requests=WORTH_REQUESTS, crowd=number, num_blocks=1)
         fleet = fleet_of(case, replica, number)
         if outcome(fleet, load, rate, case.request.slo).excess <= 0:
             return True

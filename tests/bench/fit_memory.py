@@ -8,14 +8,14 @@ known to have done the same; its spread should hold nine of ten, the wider the f
 and is never below what a log rounds to. The rows stand beside the constants, in memory_rows.csv.
 """
 
-import csv
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import median_low, quantiles
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import click
+from measured import read_csv
 
 from tonnage.catalog.engine import MEMORY_FILE, Fitted, MemoryConstants
 from tonnage.catalog.models import built_in_model
@@ -51,17 +51,14 @@ ENOUGH = 19
 """Rows whose range misses the next one in one of ten cases."""
 NVLINK_GPUS = ("H100", "H200", "B200", "A100", "V100")
 
-
 NOTHING = Fitted(value=0.0, spread=0.0, num_rows=0)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sample:
+class Sample(NamedTuple):
     """One measured value of a constant."""
 
     era: str
     value: float
-    row: str
 
 
 def era_of(row: Row) -> str:
@@ -90,13 +87,13 @@ def activation_samples(rows: Iterable[Row]) -> tuple[list[Sample], list[Sample]]
         share = peak / terms.forward_bytes
         is_forward = terms.forward_bytes > FORWARD_SHARE * peak
         target, value = (forward, share) if is_forward else (sampler, copies)
-        target.append(Sample(era=era, value=value, row=row["id"]))
+        target.append(Sample(era, value))
     return sampler, forward
 
 
 def runtime_samples(rows: Iterable[Row], links: str) -> list[Sample]:
     return [
-        Sample(era=era_of(row), value=float(row["runtime_gib"]) * GIB, row=row["id"])
+        Sample(era_of(row), float(row["runtime_gib"]) * GIB)
         for row in rows
         if row["runtime_gib"] and int(row["pipeline"]) == 1 and links_of(row) == links
     ]
@@ -153,11 +150,8 @@ def shared(samples: Sequence[Sample], eras: Mapping[str, str], era: str, least: 
 def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
     """Return the constants of every era."""
     sampler, forward = activation_samples(rows)
-    graphs = [
-        Sample(era=GRAPHS_SINCE, value=float(row["graphs_gib"]) * GIB, row=row["id"])
-        for row in rows
-        if row["graphs_gib"]
-    ]
+    gib = [row["graphs_gib"] for row in rows if row["graphs_gib"]]
+    graphs = [Sample(GRAPHS_SINCE, float(each) * GIB) for each in gib]
     alone, pair, many, pcie = (
         runtime_samples(rows, links) for links in ("alone", "pair", "many", "pcie")
     )
@@ -179,11 +173,6 @@ def fit(rows: Sequence[Row]) -> tuple[MemoryConstants, ...]:
         )
         for era in ERAS
     )
-
-
-def read_rows() -> list[dict[str, str]]:
-    with ROWS_FILE.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def as_toml(constants: Sequence[MemoryConstants]) -> str:
@@ -221,7 +210,7 @@ source = "kv-logs\""""
 @click.option("--write", is_flag=True, help="Write the file of the catalogue.")
 def main(*, write: bool) -> None:
     """Fit, and show or write the constants."""
-    text = as_toml(fit(read_rows()))
+    text = as_toml(fit(read_csv(ROWS_FILE)))
     if write:
         MEMORY_FILE.write_text(text)
     click.echo(text)

@@ -18,7 +18,9 @@ from typing import Any
 
 import click
 import numpy as np
+import speed_priors as priors
 import yaml
+from measured import CONFIGS, DATA
 from scipy.optimize import least_squares
 from speed import read_rows
 from speed_cases import (
@@ -41,35 +43,6 @@ from speed_formula import (
     launch_s_of,
     prefill_values,
     sample_of,
-)
-from speed_priors import (
-    ALL_REDUCE_GROWTH,
-    BANDWIDTH,
-    BULK_EXTRA_S,
-    CACHE_BANDWIDTH,
-    CACHED_HEAD_S,
-    CUTLASS_BLOCK_S,
-    CUTLASS_EXPERT_S,
-    CUTLASS_EXPERTS,
-    EXPERTS_BANDWIDTH,
-    EXPERTS_FLOOR_S,
-    EXPERTS_PREFILL,
-    EXPOSED,
-    LAUNCH_SCALE,
-    LAUNCHES_SINCE,
-    LINK_EFFICIENCY,
-    MEASURED,
-    MEASURED_ATTENTION,
-    MEASURED_LAYERS,
-    OLD_EXCHANGE_GROWTH,
-    ONE_SHOT,
-    OVERLAP_POWER,
-    PRIORS,
-    SECOND_RUNNER_SEQUENCE_S,
-    SEQUENCES_MEASURED,
-    SMALLEST_KERNEL_S,
-    SPREADS,
-    UNMEASURED,
 )
 from speed_row import NOW, Era, arrival_of, era_name
 
@@ -102,52 +75,54 @@ def table_of(values: Values) -> SpeedTable:
 
     scaled = group("per_scaled_product_s")
     per_kernel_s = values["per_kernel_s"]
-    slower = per_kernel_s / SMALLEST_KERNEL_S
+    slower = per_kernel_s / priors.SMALLEST_KERNEL_S
     return SpeedTable(
         source="serving-measurements",
         constants={
-            "per_sequence_limit": SEQUENCES_MEASURED,
-            "prefill_exposed_fraction": EXPOSED,
-            "overlap_power": OVERLAP_POWER,
-            "cutlass_block_s": slower * CUTLASS_BLOCK_S,
-            "cutlass_expert_s": slower * CUTLASS_EXPERT_S,
+            "per_sequence_limit": priors.SEQUENCES_MEASURED,
+            "prefill_exposed_fraction": priors.EXPOSED,
+            "overlap_power": priors.OVERLAP_POWER,
+            "cutlass_block_s": slower * priors.CUTLASS_BLOCK_S,
+            "cutlass_expert_s": slower * priors.CUTLASS_EXPERT_S,
             **{name: value for name, value in values.items() if name in FLAT},
         },
         by_generation={
-            "per_kernel_s": {name: per_kernel_s * each for name, each in LAUNCH_SCALE.items()},
-            "per_cached_head_s": CACHED_HEAD_S,
+            "per_kernel_s": {
+                name: per_kernel_s * each for name, each in priors.LAUNCH_SCALE.items()
+            },
+            "per_cached_head_s": priors.CACHED_HEAD_S,
         },
         by_interconnect={
             "per_all_reduce_s": group("per_all_reduce_s"),
-            "all_reduce_growth": ALL_REDUCE_GROWTH,
+            "all_reduce_growth": priors.ALL_REDUCE_GROWTH,
         },
-        of_own_links={"one_shot_efficiency": ONE_SHOT, "bulk_extra_s": BULK_EXTRA_S},
+        of_own_links={"one_shot_efficiency": priors.ONE_SHOT, "bulk_extra_s": priors.BULK_EXTRA_S},
         experts_served_share=values["experts_served_share"],
         per_experts_block_s={
             generation: {name: slower * floor_s for name, floor_s in by_format.items()}
-            for generation, by_format in EXPERTS_FLOOR_S.items()
+            for generation, by_format in priors.EXPERTS_FLOOR_S.items()
         },
-        cutlass_experts=CUTLASS_EXPERTS,
-        experts_bandwidth_efficiency=EXPERTS_BANDWIDTH,
-        experts_prefill=EXPERTS_PREFILL,
+        cutlass_experts=priors.CUTLASS_EXPERTS,
+        experts_bandwidth_efficiency=priors.EXPERTS_BANDWIDTH,
+        experts_prefill=priors.EXPERTS_PREFILL,
         bandwidth_efficiency={
             generation: {
                 name: bandwidth_value(values, f"{generation}.{name}") for name in by_format
             }
-            for generation, by_format in BANDWIDTH.items()
+            for generation, by_format in priors.BANDWIDTH.items()
         },
-        cache_bandwidth_efficiency=CACHE_BANDWIDTH,
+        cache_bandwidth_efficiency=priors.CACHE_BANDWIDTH,
         per_step_s=group("per_step_s"),
-        per_sequence_s={**group("per_sequence_s"), "second": SECOND_RUNNER_SEQUENCE_S},
-        prefill_launch_s={since: launch_s_of(values, since) for since in LAUNCHES_SINCE},
+        per_sequence_s={**group("per_sequence_s"), "second": priors.SECOND_RUNNER_SEQUENCE_S},
+        prefill_launch_s={since: launch_s_of(values, since) for since in priors.LAUNCHES_SINCE},
         per_scaled_product_s={**scaled, "int8": scaled["fp8"]},
-        link_efficiency=LINK_EFFICIENCY,
+        link_efficiency=priors.LINK_EFFICIENCY,
         prefill_efficiency=prefill_values(values),
-        measured=MEASURED,
-        measured_attention=MEASURED_ATTENTION,
-        measured_layers=MEASURED_LAYERS,
-        spread_fraction=SPREADS,
-        unmeasured_fraction=UNMEASURED,
+        measured=priors.MEASURED,
+        measured_attention=priors.MEASURED_ATTENTION,
+        measured_layers=priors.MEASURED_LAYERS,
+        spread_fraction=priors.SPREADS,
+        unmeasured_fraction=priors.UNMEASURED,
     )
 
 
@@ -158,7 +133,7 @@ def eras_of(values: Values) -> dict[str, Era]:
             name="2023",
             step_s=values["era.2023.step"],
             exchange_factor=values["era.2023.exchange"],
-            exchange_growth=OLD_EXCHANGE_GROWTH,
+            exchange_growth=priors.OLD_EXCHANGE_GROWTH,
         ),
         "2024": Era(
             name="2024",
@@ -226,9 +201,9 @@ ROUNDS = 3
 def fit(samples: Sequence[Sample], *, prior_weight: float = PRIOR_WEIGHT) -> dict[str, float]:
     """Return the constants that these rows and the priors agree on."""
     columns = columns_of(samples)
-    names = list(PRIORS)
-    middle = np.log([PRIORS[name][0] for name in names])
-    width = np.array([PRIORS[name][1] for name in names])
+    names = list(priors.PRIORS)
+    middle = np.log([priors.PRIORS[name][0] for name in names])
+    width = np.array([priors.PRIORS[name][1] for name in names])
     weight = np.where(is_first_token(columns), FIRST_TOKEN_WEIGHT, 1.0)
     measured = np.log(columns["measured_s"])
 
@@ -291,8 +266,8 @@ def read_samples(data: Path, configs: Path) -> list[Sample]:
 
 
 @click.command()
-@click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
-@click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
+@DATA
+@CONFIGS
 @click.option("--write", is_flag=True, help="Write the file of the catalogue.")
 def main(*, data: Path, configs: Path, write: bool) -> None:
     """Fit, and show or write the constants."""

@@ -34,7 +34,7 @@ MOST_REMEMBERED = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """A stream of requests: how bursty it comes, and how long each is."""
+    """What of a request for a sizing is its stream: how bursty it comes, how long each is."""
 
     workload: Workload
     context_tokens: int
@@ -53,7 +53,7 @@ class Draw:
     cached_tokens: int
 
 
-def draws(traffic: Traffic, num_requests: int, seed: int) -> list[Draw]:
+def draws(traffic: Traffic | SizingRequest, num_requests: int, seed: int) -> list[Draw]:
     """Return requests whose lengths spread evenly over their distributions, in random order.
 
     One length from each of as many slices of equal probability: the moments of a long-tailed
@@ -77,7 +77,9 @@ def _even(count: int, seed: str) -> list[float]:
     return shares
 
 
-def _draw(traffic: Traffic, at: float, prompt_share: float, output_share: float) -> Draw:
+def _draw(
+    traffic: Traffic | SizingRequest, at: float, prompt_share: float, output_share: float
+) -> Draw:
     workload = traffic.workload
     prompt = workload.prompt
     output = max(1, round(_output(workload, output_share)))
@@ -128,7 +130,7 @@ class Block:
 class Load:
     """What a fleet is tried with: independent blocks, each from its own seed."""
 
-    traffic: Traffic
+    traffic: Traffic | SizingRequest
     num_requests: int
     """Counted in all blocks together."""
     crowd: int
@@ -154,14 +156,6 @@ class Load:
             first=warm_up,
             counted=counted,
         )
-
-
-def traffic_of(request: SizingRequest) -> Traffic:
-    return Traffic(
-        workload=request.workload,
-        context_tokens=request.context_tokens,
-        arrival_scv=request.arrival_scv,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,17 +7,16 @@ filled in, ``--report FILE`` writes the errors: overall, by family, version and 
 component, with the source of each row left out of the fit, and beside other estimators.
 """
 
-import csv
-import sys
 from collections.abc import Mapping, Sequence
 from itertools import product
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 import click
 import yaml
-from measured import write_page
-from memory_cases import Case, Row, case_of, memories_of
+from measured import CONFIGS, DATA, REPORT, print_csv, read_csv, write_page
+from memory_cases import Row, case_of, memories_of
 from memory_columns import checked_rows, whole_row
 from memory_report import report
 
@@ -80,17 +79,10 @@ def printed_range(
         for variant in variants(row, has_states=has_states)
         for memory_bytes in memories_of(whole_row(row))
     ]
-    lowest = min((_printed(case, case.budget.kv_pool_low_bytes) for case in cases), key=_blocks)
-    highest = max((_printed(case, case.budget.kv_pool_high_bytes) for case in cases), key=_blocks)
-    return lowest, highest
-
-
-def _printed(case: Case, pool_bytes: float) -> LoggedFigures:
-    return case.printed(pool_bytes)
-
-
-def _blocks(printed: LoggedFigures) -> float:
-    return printed.max_concurrency
+    lowest = [each.printed(each.budget.kv_pool_low_bytes) for each in cases]
+    highest = [each.printed(each.budget.kv_pool_high_bytes) for each in cases]
+    held = attrgetter("max_concurrency")
+    return min(lowest, key=held), max(highest, key=held)
 
 
 def variants(row: Row, *, has_states: bool) -> list[Row]:
@@ -113,22 +105,17 @@ def variants(row: Row, *, has_states: bool) -> list[Row]:
 
 
 @click.command()
-@click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
-@click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
-@click.option("--report", "report_file", type=click.Path(path_type=Path), help="Markdown, errors.")
+@DATA
+@CONFIGS
+@REPORT
 def main(*, data: Path, configs: Path, report_file: Path | None) -> None:
     """Print a prediction for each row."""
     models: Mapping[str, object] = yaml.safe_load(configs.read_text())
-    with data.open(newline="") as lines:
-        reader = csv.DictReader(lines)
-        rows = checked_rows(reader, reader.fieldnames)
+    rows = checked_rows(read_csv(data))
     found = [predicted(row, models) for row in rows]
-    out = csv.DictWriter(sys.stdout, FIELDS)
-    out.writeheader()
-    out.writerows(found)
+    print_csv(FIELDS, found)
     if report_file:
-        text = report(rows, models, found, predict=predicted)
-        write_page(report_file, text)
+        write_page(report_file, report(rows, models, found, predict=predicted))
 
 
 if __name__ == "__main__":

@@ -108,22 +108,21 @@ class Case:
             captures_decode=self.captures_decode,
             num_layers=self.shape.num_layers / self.flags.parallelism.pipeline,
             context_tokens=self.context_tokens,
-            in_flight_tokens=self.layout.in_flight_tokens(
-                self.flags.max_num_batched_tokens, self.flags.parallelism.pipeline
-            ),
+            in_flight_tokens=self.in_flight_tokens,
         )
 
-    def blocks(self, pool_bytes: float) -> int:
-        return max(0, int(pool_bytes // self.layout.bytes_per_block))
+    @property
+    def in_flight_tokens(self) -> float:
+        flags = self.flags
+        return self.layout.in_flight_tokens(
+            flags.max_num_batched_tokens, flags.parallelism.pipeline
+        )
 
     def printed(self, pool_bytes: float) -> LoggedFigures:
-        pipeline = self.flags.parallelism.pipeline
         return self.layout.logged_figures(
-            self.blocks(pool_bytes),
+            max(0, int(pool_bytes // self.layout.bytes_per_block)),
             context_tokens=self.context_tokens,
-            in_flight_tokens=self.layout.in_flight_tokens(
-                self.flags.max_num_batched_tokens, pipeline
-            ),
+            in_flight_tokens=self.in_flight_tokens,
         )
 
 
@@ -312,11 +311,8 @@ def memory_of(
     row: Row, engine: KnownEngine, memories: Sequence[MemoryConstants]
 ) -> MemoryConstants:
     """Return the constants for the engine that a row names."""
-    version = parse_version(engine.minor)
-    if is_first_engine(row):
-        version = parse_version(FIRST_ENGINE)
-    elif version < parse_version(SECOND_ENGINE):
-        version = parse_version(SECOND_ENGINE)
+    first, second = parse_version(FIRST_ENGINE), parse_version(SECOND_ENGINE)
+    version = first if is_first_engine(row) else max(second, parse_version(engine.minor))
     return [each for each in memories if parse_version(each.since) <= version][-1]
 
 
@@ -344,8 +340,7 @@ def case_of(
         rules = replace(rules, manages_windows=False)
     if row["prefix_caching"]:
         rules = replace(rules, state_blocks=1 + (row["prefix_caching"].lower() == "true"))
-    weights = weights_of(shape, row["weight_quant"])
-    cache = cache_type_of(row, shape)
+    weights, cache = weights_of(shape, row["weight_quant"]), cache_type_of(row, shape)
     shard = shard_of(
         shape,
         weights=weights,
@@ -370,6 +365,7 @@ def case_of(
         block_tokens = int(row["block_size"])
     layout = cache_layout(shard.kv, block_tokens=block_tokens, rules=rules)
     is_eager = row["enforce_eager"].lower() == "true"
+    is_reported = bool(row["gpu_memory_gib_reported"])
     return Case(
         shape=shape,
         engine=engine,
@@ -377,12 +373,8 @@ def case_of(
         layout=layout,
         budget=MemoryBudget(
             total_bytes=memory_bytes,
-            total_spread_bytes=0.0
-            if row["gpu_memory_gib_reported"]
-            else memory_bytes * TOTAL_SPREAD,
-            total_more_bytes=0.0
-            if row["gpu_memory_gib_reported"] or not gpu
-            else total_more_bytes(gpu),
+            total_spread_bytes=0.0 if is_reported else memory_bytes * TOTAL_SPREAD,
+            total_more_bytes=0.0 if is_reported or not gpu else total_more_bytes(gpu),
             utilization_fraction=flags.gpu_memory_utilization,
             parts=(
                 *(part for part in parts if part.name != GRAPHS or not is_eager),

@@ -5,7 +5,7 @@ What a column that may be left out says is looked for in the note, as older tabl
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import click
@@ -41,13 +41,13 @@ OWN_DRAFTS: Final = re.compile(r"\bMTP\b", re.I)
 OWN: Final = "own"
 
 
-def checked_rows(rows: Iterable[Row], columns: Sequence[str] | None) -> list[dict[str, str]]:
+def checked_rows(rows: Sequence[Row]) -> list[dict[str, str]]:
     """Return the rows with all their cells.
 
     Raises:
         click.ClickException: a needed column is missing; it names all that are.
     """
-    missing = [name for name in NEEDED if name not in (columns or ())]
+    missing = [name for name in NEEDED if rows and name not in rows[0]]
     if missing:
         raise click.ClickException(f"the table has no column {', '.join(missing)}")
     return [whole_row(row) for row in rows]

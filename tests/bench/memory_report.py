@@ -3,14 +3,15 @@
 import re
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from fit_memory import fit, read_rows
-from measured import SPREAD_HEADER, spread
-from memory_cases import case_of, version_of
+from fit_memory import ROWS_FILE, fit
+from measured import SPREAD_HEADER, read_csv, spread, table
+from memory_cases import Case, case_of, version_of
 
 from tonnage.catalog.engine import memory_constants
 from tonnage.catalog.gpu import CatalogError
@@ -23,6 +24,16 @@ Predict = Callable[..., Found]
 REASONS = tomllib.loads(Path(__file__).with_name("memory_reasons.toml").read_text())
 OUTSIDE = 0.06
 """A row whose error exceeds this is listed."""
+HEAD = """\
+# KV cache: predicted against printed
+
+Errors of concurrency at the longest length, else of tokens. Positive: too much.
+"""
+PARTS = """\
+## Components
+
+| | rows | median GiB | p90 GiB | bias GiB |
+|---|---|---|---|---|"""
 COMPONENTS = {
     "weights": "measured_weights_gib",
     "activations": "measured_activation_gib",
@@ -32,24 +43,27 @@ COMPONENTS = {
 
 
 def report(
-    rows: Sequence[Row],
-    configs: Mapping[str, Any],
-    found: Sequence[Found],
-    *,
-    predict: Predict,
+    rows: Sequence[Row], configs: Mapping[str, Any], found: Sequence[Found], *, predict: Predict
 ) -> str:
     """Return the page."""
     errors = {row["id"]: error_of(row, each) for row, each in zip(rows, found, strict=True)}
-    left_out = left_out_errors(rows, configs, predict)
+    cases = {row["id"]: understood(row, configs) for row in rows}
     sections = [
-        _head(rows, found, errors, left_out),
-        _table("By family", rows, errors, lambda row: family_of(row, configs)),
+        _head(rows, found, errors, left_out_errors(rows, configs, predict)),
+        _table("By family", rows, errors, lambda row: family_of(cases[row["id"]])),
         _table("By vLLM version", rows, errors, _era),
         _table("By GPU", rows, errors, lambda row: row["gpu"].replace("NVIDIA ", "")),
-        _components(rows, configs),
+        _components(rows, cases),
         _outside(rows, found, errors),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+def understood(row: Row, configs: Mapping[str, Any]) -> Case | None:
+    """Return the case of a row; None where it is refused."""
+    with suppress(CatalogError, SizingError, KeyError, ValueError):
+        return case_of(row, configs, memory_constants())
+    return None
 
 
 def measured_tokens(row: Row) -> float | None:
@@ -74,7 +88,7 @@ def left_out_errors(
     rows: Sequence[Row], configs: Mapping[str, Any], predict: Predict
 ) -> dict[str, float | None]:
     """Return the errors with the source of each row left out of the fit."""
-    samples = read_rows()
+    samples = read_csv(ROWS_FILE)
     errors = {}
     for row in rows:
         rest = [each for each in samples if source_of(each) != source_of(row)]
@@ -89,23 +103,13 @@ def source_of(row: Row) -> str:
     return found[0] if found else row["source"]
 
 
-def widths_of(rows: Sequence[Row], found: Sequence[Found]) -> list[float]:
-    """Return high over low of the ranges that are judged."""
+def ranges_of(rows: Sequence[Row], found: Sequence[Found]) -> list[tuple[float, float, float]]:
+    """Return low, measured and high of the ranges that are judged, in tokens."""
     return [
-        float(str(each["high_kv_tokens"])) / max(1.0, float(str(each["low_kv_tokens"])))
-        for row, each in zip(rows, found, strict=True)
-        if measured_tokens(row) is not None and each.get("kv_tokens") is not None
-    ]
-
-
-def within_range(rows: Sequence[Row], found: Sequence[Found]) -> tuple[int, int]:
-    """Return how many measured token counts lie in the stated range, and how many there are."""
-    judged = [
-        float(str(each["low_kv_tokens"])) <= tokens <= float(str(each["high_kv_tokens"]))
+        (float(str(each["low_kv_tokens"])), tokens, float(str(each["high_kv_tokens"])))
         for row, each in zip(rows, found, strict=True)
         if (tokens := measured_tokens(row)) is not None and each.get("kv_tokens") is not None
     ]
-    return sum(judged), len(judged)
 
 
 def _head(
@@ -114,28 +118,25 @@ def _head(
     errors: Mapping[str, float | None],
     left_out: Mapping[str, float | None],
 ) -> str:
-    inside, judged = within_range(rows, found)
+    judged = ranges_of(rows, found)
+    inside = sum(low <= tokens <= high for low, tokens, high in judged)
+    width = median(high / max(1.0, low) for low, _, high in judged)
     refused = sum(1 for each in found if each.get("kv_tokens") is None)
     supported = [row["id"] for row in rows if _minor(row) >= OLDEST]
     stated = [row["id"] for row in rows if row["gpu_memory_utilization"]]
-    lines = [
-        "# KV cache: predicted against printed",
-        "",
-        "Errors of concurrency at the longest length, else of tokens. Positive: too much.",
-        "",
-        SPREAD_HEADER,
-        f"| all rows | {spread(errors.values())} |",
-        f"| source of the row left out of the fit | {spread(left_out.values())} |",
-        f"| versions that the operator runs (0.{OLDEST} on) | "
-        f"{spread(errors[each] for each in supported)} |",
-        f"| the same, source left out | {spread(left_out[each] for each in supported)} |",
-        f"| rows that state the utilization | {spread(errors[each] for each in stated)} |",
-        "",
-        f"The stated range holds the truth in {inside} of {judged} rows, at a median width of "
-        f"{median(widths_of(rows, found)):.2f} (high over low). "
-        f"{refused} of {len(rows)} rows are refused.",
-    ]
-    return "\n".join(lines)
+    lines = {
+        "all rows": errors.values(),
+        "source of the row left out of the fit": left_out.values(),
+        f"versions that the operator runs (0.{OLDEST} on)": [errors[each] for each in supported],
+        "the same, source left out": [left_out[each] for each in supported],
+        "rows that state the utilization": [errors[each] for each in stated],
+    }
+    spreads = [f"| {name} | {spread(each)} |" for name, each in lines.items()]
+    ranges = (
+        f"The stated range holds the truth in {inside} of {len(judged)} rows, at a median width of "
+        f"{width:.2f} (high over low). {refused} of {len(rows)} rows are refused."
+    )
+    return "\n".join([HEAD, SPREAD_HEADER, *spreads, "", ranges])
 
 
 OLDEST = 11
@@ -151,11 +152,9 @@ def _era(row: Row) -> str:
     return next((name for first, name in names.items() if minor < first), "0.20 on")
 
 
-def family_of(row: Row, configs: Mapping[str, Any]) -> str:
+def family_of(case: Case | None) -> str:
     """Name the kind of cache: what the arithmetic differs by."""
-    try:
-        case = case_of(row, configs, memory_constants())
-    except (CatalogError, SizingError, KeyError, ValueError):
+    if case is None:
         return "refused"
     kinds = {type(attention).__name__ for _, attention in case.shape.attentions()}
     if "StateAttention" in kinds:
@@ -178,68 +177,45 @@ def _table(
     return "\n".join([f"## {title}", "", SPREAD_HEADER, *lines])
 
 
-def _components(rows: Sequence[Row], configs: Mapping[str, Any]) -> str:
+def _components(rows: Sequence[Row], cases: Mapping[str, Case | None]) -> str:
     """Errors in GiB per GPU of what logs print beside the tokens."""
-    gaps: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        for name, gap in _gaps(row, configs):
-            gaps[name].append(gap)
+    gaps, shares = defaultdict[str, list[float]](list), list[float]()
+    for row, case in ((row, case) for row in rows if (case := cases[row["id"]])):
+        for name, column in COMPONENTS.items():
+            if row[column]:
+                is_pool, budget = name == "KV pool", case.budget
+                ours = budget.kv_pool_bytes if is_pool else budget.bytes_of(name)
+                gaps[name].append(gap := ours / GIB - float(row[column]))
+                shares += [abs(gap) * GIB / budget.usable_bytes] if is_pool else []
     lines = [
-        "## Components",
-        "",
-        "| | rows | median GiB | p90 GiB | bias GiB |",
-        "|---|---|---|---|---|",
+        f"| {name} | {len(each)} | {' | '.join(_sizes(map(abs, each), '{:.2f}'))} "
+        f"| {median(each):+.2f} |"
+        for name, each in gaps.items()
     ]
-    for name, members in gaps.items():
-        size = [abs(gap) for gap in members]
-        ninth = quantiles(size, n=10, method="inclusive")[-1]
-        lines.append(
-            f"| {name} | {len(members)} | {median(size):.2f} | {ninth:.2f} | "
-            f"{median(members):+.2f} |"
-        )
-    over = [share for row in rows if (share := _share_of_usable(row, configs)) is not None]
-    ninth = quantiles(over, n=10, method="inclusive")[-1]
-    lines += [
-        "",
-        f"The pool's error over the usable memory: {median(over):.1%}, p90 {ninth:.1%} "
-        f"({len(over)} rows).",
-    ]
-    return "\n".join(lines)
+    usable = "The pool's error over the usable memory: {}, p90 {}".format(*_sizes(shares, "{:.1%}"))
+    return "\n".join([PARTS, *lines, "", f"{usable} ({len(shares)} rows)."])
 
 
-def _share_of_usable(row: Row, configs: Mapping[str, Any]) -> float | None:
-    """Return how far the pool is off, over what the engine may use: small pools count as large."""
-    gap = dict(_gaps(row, configs)).get("KV pool")
-    if gap is None:
-        return None
-    usable_bytes = case_of(row, configs, memory_constants()).budget.usable_bytes
-    return abs(gap) * GIB / usable_bytes
-
-
-def _gaps(row: Row, configs: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    try:
-        case = case_of(row, configs, memory_constants())
-    except (CatalogError, SizingError, KeyError, ValueError):
-        return
-    for name, column in COMPONENTS.items():
-        if row[column]:
-            ours = case.budget.kv_pool_bytes if name == "KV pool" else case.budget.bytes_of(name)
-            yield name, ours / GIB - float(row[column])
+def _sizes(sizes: Iterable[float], form: str) -> list[str]:
+    """Return median and 90th percentile as text."""
+    found = [*sizes]
+    ninth = quantiles(found, n=10, method="inclusive")[-1]
+    return [form.format(median(found)), form.format(ninth)]
 
 
 def _outside(
     rows: Sequence[Row], found: Sequence[Found], errors: Mapping[str, float | None]
 ) -> str:
-    lines = [f"## Rows off by more than {OUTSIDE:.0%}, and refused ones", ""]
-    lines += ["| row | model | error | why |", "|---|---|---|---|"]
+    lines = []
     for row, each in zip(rows, found, strict=True):
-        error = errors[row["id"]]
+        name, error = row["id"], errors[row["id"]]
         if each.get("kv_tokens") is None:
-            lines.append(f"| {row['id']} | {_what(row)} | refused | {each['refused']} |")
+            lines.append((name, _what(row), "refused", str(each["refused"])))
         elif error is not None and abs(error) > OUTSIDE:
-            why = REASONS.get(row["id"], "not explained")
-            lines.append(f"| {row['id']} | {_what(row)} | {error:+.0%} | {why} |")
-    return "\n".join(lines)
+            why = REASONS.get(name, "not explained")
+            lines.append((name, _what(row), f"{error:+.0%}", why))
+    title = f"## Rows off by more than {OUTSIDE:.0%}, and refused ones\n\n"
+    return title + table(["row", "model", "error", "why"], lines)
 
 
 def _what(row: Row) -> str:

@@ -16,15 +16,15 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import _lru_cache_wrapper
 from pathlib import Path
 from statistics import linear_regression
 
 import click
-from measured import rss_mib, write_page
+from measured import rss_mib, table, write_page
 from prometheus_client import generate_latest
-from soak_world import HOUR_S, PER_HOUR, SoakWorld
+from soak_world import DEEDS, HOUR_S, SoakWorld
 
 from loop_builders import a_loop_asking
 from tonnage.cluster.calls import WorldError
@@ -59,13 +59,12 @@ class Hour:
     kept: dict[str, int]
     """Entries, by what remembers them."""
 
-    def __str__(self) -> str:
-        return (
-            f"| {self.number} | {self.rss_mib:.1f} | {self.num_python_objects} "
-            f"| {self.num_threads} | {self.num_lease_writes / 60:g} | {self.num_status_writes} "
-            f"| {self.num_other_writes} | {self.num_ticks} | {self.cpu_s:.0f} "
-            f"| {' | '.join(map(str, self.kept.values()))} |"
-        )
+    @property
+    def row(self) -> list[str]:
+        leases, cpu_s = f"{self.num_lease_writes / 60:g}", f"{self.cpu_s:.0f}"
+        of_process = (self.number, f"{self.rss_mib:.1f}", self.num_python_objects, self.num_threads)
+        writes = (leases, self.num_status_writes, self.num_other_writes)
+        return [*map(str, (*of_process, *writes, self.num_ticks, cpu_s, *self.kept.values()))]
 
 
 class Waited(threading.Event):
@@ -105,21 +104,13 @@ class Soak:
         world.leads = self.leaderships[0].is_leader
         self.heartbeat = Heartbeat(clock=self._now)
         self.loop = a_loop_asking(world.ask, world)
-        self.loop.writer = self._with_lead()
+        fenced = world.kube.with_fence(self.leaderships[0].check)
+        self.loop.writer = replace(self.loop.writer, kube=fenced)
         self.loop.observer.tell = self.heartbeat.note_answers
         self.loop.tell, self.loop.step = self.heartbeat.exporter.note, self._step
         self.loop.store.changed = Waited(self._go_on, self._now)
         self._num_ticks, self._cpu_s, self._scraped_at_s = 0, time.process_time(), 0.0
         self._written = Counter[str]()
-
-    def _with_lead(self):
-        writer = self.loop.writer
-        return type(writer)(
-            kube=self.world.kube.with_fence(self.leaderships[0].check),
-            site=writer.site,
-            queue=writer.queue,
-            taken_names=writer.taken_names,
-        )
 
     def _now(self) -> float:
         return self.world.now_s
@@ -174,15 +165,11 @@ class Soak:
         self.found.append(done)
         self._num_ticks = 0
         self._written.clear()
-        click.echo(str(done), err=True)
+        click.echo(" ".join(done.row), err=True)
 
 
 def kind_of(path: str) -> str:
-    """Return as what a write is counted.
-
-    >>> kind_of("/apis/x/leases/tonnage-operator"), kind_of("/apis/x/modeldeployments/llama/status")
-    ('leases', 'status')
-    """
+    """Return as what a write is counted."""
     if "/leases" in path:
         return "leases"
     return "status" if path.endswith("/status") else "others"
@@ -202,17 +189,6 @@ def kept(loop: Loop, heartbeat: Heartbeat) -> dict[str, int]:
     }
 
 
-def slope(found: Sequence[Hour]) -> float:
-    """Return by how many MiB the process grows in an hour, by least squares.
-
-    >>> from types import SimpleNamespace as Row
-    >>> slope([Row(number=n, rss_mib=100 + 2 * n) for n in (2, 3, 4, 5)])
-    2.0
-    """
-    hours, mib = ([each.number for each in found], [each.rss_mib for each in found])
-    return linear_regression(hours, mib).slope
-
-
 HEAD = """# A day of simulated time
 
 Written by `python tests/bench/soak.py --page`, which says what runs; `soak_world.py`, what happens:
@@ -225,52 +201,42 @@ hour {first} and in the end.
 
 {verdict}
 
-{columns}
-{rule}
+{table}
 """
 COLUMNS = (
-    "hour",
-    "RSS, MiB",
-    "Python objects",
-    "threads",
-    "Lease writes a minute",
-    "status writes",
-    "other writes",
-    "ticks",
-    "CPU, s",
-)
+    "hour", "RSS, MiB", "Python objects", "threads", "Lease writes a minute", "status writes",
+    "other writes", "ticks", "CPU, s",
+)  # fmt: skip
 
 
 def page(soak: Soak, wall_s: float) -> str:
     found = soak.found
     late = [each for each in found if each.number >= FIRST_HOURS] or found
     first, last = late[0], late[-1]
-    churn = ", ".join(f"{number:g} of *{what}*" for what, number in PER_HOUR.items())
+    growth = linear_regression([each.number for each in late], [each.rss_mib for each in late])
+    churn = ", ".join(f"{number:g} of *{what}*" for what, (number, _) in DEEDS.items())
     happened = ", ".join(f"{n} of *{what}*" for what, n in sorted(soak.world.happened.items()))
     num_ticks = sum(each.num_ticks for each in found)
     cpu_s = sum(each.cpu_s for each in found)
     minutes = f"{first.num_lease_writes / 60:g} and {last.num_lease_writes / 60:g}"
     verdict = (
-        f"Measured: {slope(late):.2f} MiB an hour from hour {first.number} "
+        f"Measured: {growth.slope:.2f} MiB an hour from hour {first.number} "
         f"({first.rss_mib:.0f} MiB) to hour {last.number} ({last.rss_mib:.0f} MiB); threads "
         f"{first.num_threads} and {last.num_threads}; Lease writes a minute {minutes}. "
         f"{num_ticks} ticks in {wall_s:.0f} s of wall time, "
         f"{soak.hours * HOUR_S / wall_s:.0f} times as fast as time passes, on a machine that "
         f"others used too; {cpu_s:.0f} s of CPU, {soak.hours * HOUR_S / cpu_s:.0f} times as fast. "
-        "What still grows is bounded: learned entries of objects that are gone go at 512 KiB a "
-        f"shard, answers at 2,000, cached calls each by its own number. There were {happened}."
+        "What still grows is bounded: learned entries of objects that are gone go at 768 KiB, "
+        f"answers at 2,000, cached calls each by its own number. There were {happened}."
     )
-    columns = [*COLUMNS, *last.kept]
-    head = HEAD.format(
+    return HEAD.format(
         objects=soak.num_objects,
         churn=churn,
         most=MOST_MIB_PER_HOUR,
         first=FIRST_HOURS,
         verdict=verdict,
-        columns=f"| {' | '.join(columns)} |",
-        rule=f"| {' | '.join('---:' for _ in columns)} |",
+        table=table([*COLUMNS, *last.kept], [each.row for each in found], " ---: "),
     )
-    return head + "\n".join(map(str, found)) + "\n"
 
 
 @click.command()

@@ -43,18 +43,6 @@ WATCHED = {
     "pods": Kind.POD,
 }
 BUCKETS = {"ttft": ("1.0", "2.0", "+Inf"), "tpot": ("0.05", "+Inf")}
-PER_HOUR = {
-    "spec": 3.0,
-    "anew": 2.0,
-    "renamed": 1.0,
-    "pod lost": 8.0,
-    "rollout": 3.0,
-    "mode": 2.0,
-    "config": 1.0,
-    "prometheus down": 1.0,
-    "query fails": 3.0,
-}
-"""How often something happens, in a fleet of twenty objects."""
 OUTAGE_HOURS = (5, 11, 17, 23)
 OUTAGE_S = 60.0
 """The API server is away for longer than a Lease lasts, so the lead is lost and taken up again."""
@@ -177,10 +165,12 @@ class SoakWorld:
         for slot in self.slots:
             self._follow(slot)
         share = seconds / HOUR_S * self.num_objects / 20
-        for what, per_hour in PER_HOUR.items():
+        for what, (per_hour, deed) in DEEDS.items():
             if self.chance.random() < per_hour * share:
-                self._happen(what)
-        self._forget_events()
+                self.happened[what] = self.happened.get(what, 0) + 1
+                deed(self, self.chance.choice(self.slots))
+        while self._events and self._events[0][0] < self.now_s - EVENT_KEPT_S:
+            self.kube.objects.pop(self._events.popleft()[1], None)
         while self.kube.news:
             self._tell(store, *self.kube.news.popleft())
 
@@ -193,10 +183,6 @@ class SoakWorld:
         if kind is not None and (kind is Kind.MODEL or is_selected):
             store.note(kind, event, body)
 
-    def _forget_events(self) -> None:
-        while self._events and self._events[0][0] < self.now_s - EVENT_KEPT_S:
-            self.kube.objects.pop(self._events.popleft()[1], None)
-
     def _fail(self, verb: str, path: str) -> None:
         hour = int(self.hours)
         if hour in OUTAGE_HOURS and (self.hours - hour) * HOUR_S < OUTAGE_S:
@@ -204,27 +190,17 @@ class SoakWorld:
 
     # What users do, and what breaks
 
-    def _happen(self, what: str) -> None:
-        self.happened[what] = self.happened.get(what, 0) + 1
-        deeds: Mapping[str, Callable[[Slot], None]] = {
-            "spec": self._ask_other,
-            "anew": self._make_anew,
-            "renamed": self._rename,
-            "pod lost": self._lose_pod,
-            "rollout": self._restart,
-            "mode": self._set_mode,
-            "config": self._configure,
-            "prometheus down": lambda _: self._silence("*", self.chance.uniform(30, 300)),
-            "query fails": lambda _: self._silence(self.chance.choice(list(QUERIES)), 120),
-        }
-        deeds[what](self.chance.choice(self.slots))
-
     def _ask_other(self, slot: Slot) -> None:
         slot.question = self.chance.randrange(100)
         self._change(slot, **slot.spec())
 
     def _make_anew(self, slot: Slot, name: str | None = None) -> None:
-        self._delete(slot)
+        """Delete an object with what the garbage collector deletes, and make it again."""
+        for pod in list(slot.pods):
+            self._drop(slot, pod)
+        children = re.compile(rf"/namespaces/{slot.namespace}/[a-z]+/{slot.name}(-rs-.*)?$")
+        for path in [self._path(slot), *filter(children.search, list(self.kube.objects))]:
+            self.kube.remove(path)
         slot.age += 1
         slot.name = name or slot.name
         self._make(slot)
@@ -240,8 +216,11 @@ class SoakWorld:
         mode = self.chance.choice(("Auto", "Paused", "Recommend", "Auto"))
         self._change(slot, scaling=slot.spec()["scaling"] | {"mode": mode})
 
-    def _silence(self, query: str, seconds: float) -> None:
-        self._fails[query] = self.now_s + seconds
+    def _silence_all(self, _: Slot) -> None:
+        self._fails["*"] = self.now_s + self.chance.uniform(30, 300)
+
+    def _silence(self, _: Slot) -> None:
+        self._fails[self.chance.choice(list(QUERIES))] = self.now_s + 120
 
     def _path(self, slot: Slot) -> str:
         return MODEL_DEPLOYMENTS.path(slot.namespace, slot.name)
@@ -265,17 +244,6 @@ class SoakWorld:
         live = self.kube.objects[self._path(slot)]
         metadata = live["metadata"] | {"generation": live["metadata"]["generation"] + 1}
         self.kube.put(self._path(slot), live | {"metadata": metadata, "spec": live["spec"] | spec})
-
-    def _delete(self, slot: Slot) -> None:
-        """Delete an object, and what the garbage collector deletes with it."""
-        for pod in list(slot.pods):
-            self._drop(slot, pod)
-        for path in [self._path(slot), *self._children(slot)]:
-            self.kube.remove(path)
-
-    def _children(self, slot: Slot) -> list[str]:
-        name = re.compile(rf"/namespaces/{slot.namespace}/[a-z]+/{slot.name}(-rs-.*)?$")
-        return [path for path in self.kube.objects if name.search(path)]
 
     def _restart(self, slot: Slot) -> None:
         """As ``kubectl rollout restart`` does."""
@@ -317,8 +285,7 @@ class SoakWorld:
         self._report(place, slot, revision)
 
     def _roll(self, slot: Slot, old: list[Pod], revision: str, live: Object) -> None:
-        is_starting = any(not pod.is_ready for pod in slot.pods if pod.revision == revision)
-        if is_starting:
+        if any(not pod.is_ready for pod in slot.pods if pod.revision == revision):
             return
         if len(slot.pods) > live["spec"]["replicas"]:
             self._drop(slot, old[0])
@@ -423,8 +390,6 @@ class SoakWorld:
             "preemptions": 0,
             "prefill_s": 0.2 * rate,
             "prefills": rate,
-            "queued": 0,
-            "rejected": 0,
             "running": round(running),
             "started": rate,
             "started_prompt_tokens": rate * prompt,
@@ -432,5 +397,18 @@ class SoakWorld:
             "token_gaps": rate * output,
             "tpot": dict.fromkeys(BUCKETS["tpot"], rate),
             "ttft": dict.fromkeys(BUCKETS["ttft"], rate),
-            "waiting": 0,
         }
+
+
+DEEDS: Mapping[str, tuple[float, Callable[[SoakWorld, Slot], None]]] = {
+    "spec": (3.0, SoakWorld._ask_other),
+    "anew": (2.0, SoakWorld._make_anew),
+    "renamed": (1.0, SoakWorld._rename),
+    "pod lost": (8.0, SoakWorld._lose_pod),
+    "rollout": (3.0, SoakWorld._restart),
+    "mode": (2.0, SoakWorld._set_mode),
+    "config": (1.0, SoakWorld._configure),
+    "prometheus down": (1.0, SoakWorld._silence_all),
+    "query fails": (3.0, SoakWorld._silence),
+}
+"""How often something happens in an hour, in a fleet of twenty objects, and what."""

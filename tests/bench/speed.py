@@ -8,8 +8,6 @@ and time left out of the fit; beside a naive roofline on the same rows; ranges, 
 cannot tell. ``speed.md`` is such a page. Other tools: ``other_tools.md``.
 """
 
-import csv
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,16 +15,9 @@ from typing import Any
 
 import click
 import yaml
-from measured import write_page
-from speed_cases import (
-    FIRST_TOKENS,
-    STEPS,
-    Case,
-    case_of,
-    predicted,
-    with_constants,
-)
-from speed_row import NOW, Era, Row, check_columns, era_name
+from measured import CONFIGS, DATA, REPORT, print_csv, read_csv, write_page
+from speed_cases import FIRST_TOKENS, STEPS, Case, case_of, predicted, with_constants
+from speed_row import NOW, REQUIRED, Era, Row, check_columns, era_name
 
 from tonnage.catalog.engine_speed import SpeedTable, speed_table
 from tonnage.catalog.gpu import CatalogError
@@ -88,30 +79,21 @@ def spread_of(case: Case, era: Era) -> float:
     return SPREAD_FACTOR.get(era.name, other) * spread
 
 
-def read_rows(data: Path) -> list[Row]:
-    with data.open(newline="") as lines:
-        table = csv.DictReader(lines)
-        check_columns(table.fieldnames or ())
-        return list(table)
-
-
-def answers(rows: Sequence[Row], configs: Mapping[str, Any]) -> list[dict[str, object]]:
-    known_eras = eras()
-    return [answer(row, configs, known_eras=known_eras) for row in rows]
+def read_rows(data: Path) -> Sequence[Row]:
+    rows = read_csv(data)
+    check_columns([*rows[0]] if rows else REQUIRED)
+    return rows
 
 
 @click.command()
-@click.option("--data", type=click.Path(exists=True, path_type=Path), required=True)
-@click.option("--configs", type=click.Path(exists=True, path_type=Path), required=True)
-@click.option("--report", "report_file", type=click.Path(path_type=Path), help="Markdown, errors.")
+@DATA
+@CONFIGS
+@REPORT
 def main(*, data: Path, configs: Path, report_file: Path | None) -> None:
     """Print a prediction for each row."""
-    models = yaml.safe_load(configs.read_text())
-    rows = read_rows(data)
-    found = answers(rows, models)
-    out = csv.DictWriter(sys.stdout, FIELDS)
-    out.writeheader()
-    out.writerows(found)
+    models, rows, known_eras = yaml.safe_load(configs.read_text()), read_rows(data), eras()
+    found = [answer(row, models, known_eras=known_eras) for row in rows]
+    print_csv(FIELDS, found)
     if report_file:
         from speed_report import report  # noqa: PLC0415  the fit needs scipy, a prediction does not
 

@@ -327,38 +327,26 @@ def _relative(share: float, low: float | None) -> float:
     return -math.log1p(-share) if low is None else 2 * (low + (1 - low) * share) / (1 + low)
 
 
-def _mean_ttft_ms(loop: ClosedLoop, case: Case) -> float:
-    return _first_token_ms(loop.mean_ttft_s, case)
-
-
-def _median_ttft_ms(loop: ClosedLoop, case: Case) -> float:
-    return _first_token_ms(median(loop.ttft_s), case)
-
-
 def _first_token_ms(ttft_s: float, case: Case) -> float:
     running = case.era.first_token_running_s * running_at_once(case)
     return (ttft_s + case.era.first_token_s + running) * MS_PER_S
 
 
-def _mean_e2e_ms(loop: ClosedLoop, case: Case) -> float:
-    return _mean_ttft_ms(loop, case) + loop.itl_s * fmean(loop.later_tokens) * MS_PER_S
-
-
-def _tokens_per_s(loop: ClosedLoop, _: Case) -> float:
-    return (sum(loop.later_tokens) + len(loop.later_tokens)) / loop.duration_s
-
-
 STATISTICS: Mapping[str, Callable[[ClosedLoop, Case], float]] = {
-    "ttft_mean_ms": _mean_ttft_ms,
-    "ttft_p50_ms": _median_ttft_ms,
+    "ttft_mean_ms": lambda loop, case: _first_token_ms(loop.mean_ttft_s, case),
+    "ttft_p50_ms": lambda loop, case: _first_token_ms(median(loop.ttft_s), case),
     "tpot_mean_ms": lambda loop, _: loop.mean_tpot_s * MS_PER_S,
     "tpot_p50_ms": lambda loop, _: median(loop.tpot_s) * MS_PER_S,
     "itl_mean_ms": lambda loop, _: loop.itl_s * MS_PER_S,
     "itl_p50_ms": lambda loop, _: (
         MS_PER_S * median_low(chain.from_iterable(map(repeat, loop.tpot_s, loop.later_tokens)))
     ),
-    "e2e_mean_ms": _mean_e2e_ms,
-    "output_tok_s_total": _tokens_per_s,
+    "e2e_mean_ms": lambda loop, case: (
+        _first_token_ms(loop.mean_ttft_s, case) + loop.itl_s * fmean(loop.later_tokens) * MS_PER_S
+    ),
+    "output_tok_s_total": lambda loop, _: (
+        (sum(loop.later_tokens) + len(loop.later_tokens)) / loop.duration_s
+    ),
 }
 """What a client makes of the requests that it sent, by metric."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import speed_priors as priors
 from scipy.special import betaln
 from speed_cases import (
     FIRST_TOKENS,
@@ -20,30 +21,6 @@ from speed_cases import (
     num_chunks,
     running_at_once,
     with_speed,
-)
-from speed_columns import Columns, Labels
-from speed_priors import (
-    ALL_REDUCE_GROWTH,
-    BANDWIDTH,
-    CACHE_BANDWIDTH,
-    CACHED_HEAD_S,
-    CUTLASS_BLOCK_S,
-    CUTLASS_EXPERT_S,
-    CUTLASS_EXPERTS,
-    EXPERTS_BANDWIDTH,
-    EXPERTS_FLOOR_S,
-    EXPERTS_PREFILL,
-    KERNEL_EFFICIENCY,
-    LAUNCH_SCALE,
-    LAUNCHES_SINCE,
-    LIKE_UNKNOWN,
-    OF_GENERATION,
-    OLD_EXCHANGE_GROWTH,
-    OVERLAP_POWER,
-    PRIORS,
-    SEQUENCES_MEASURED,
-    SERVED_SHARE,
-    SMALLEST_KERNEL_S,
 )
 from speed_row import BEFORE_2025, era_name
 
@@ -73,7 +50,7 @@ Values = Mapping[str, Any]
 BUNCHED_FRACTION = 0.12
 """Of the other users' prompts, those before one's own where the engine does nothing but prefill: a
 first guess, which the client that is simulated corrects."""
-MIDDLES: Values = {name: middle for name, (middle, _) in PRIORS.items()}
+MIDDLES: Values = {name: middle for name, (middle, _) in priors.PRIORS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +99,7 @@ def _step_numbers(case: Case, step: Step) -> dict[str, float]:
         "pair_s": unit.compute_s - empty.compute_s,
         **_prefill_numbers(case, step, "prefill"),
         "moved_s": unit.communication_s,
-        "sequences": min(SEQUENCES_MEASURED, max(1.0, step.num_sequences) / data),
+        "sequences": min(priors.SEQUENCES_MEASURED, max(1.0, step.num_sequences) / data),
         "heads": stages * shard.num_cached_heads * max(1.0, step.num_sequences / stages / data),
         **_efficiencies_of(case),
     }
@@ -134,10 +111,10 @@ def _efficiencies_of(case: Case) -> dict[str, float]:
     weights = case.shape.weight_format
     return {
         "experts_efficiency": of_experts(
-            EXPERTS_BANDWIDTH.get(generation, {}), weights, run.experts, plain=0
+            priors.EXPERTS_BANDWIDTH.get(generation, {}), weights, run.experts, plain=0
         ),
-        "cache_efficiency": CACHE_BANDWIDTH.get(generation, {}).get(run.kv_format, 0),
-        "per_head_s": CACHED_HEAD_S.get(generation, CACHED_HEAD_S["other"]),
+        "cache_efficiency": priors.CACHE_BANDWIDTH.get(generation, {}).get(run.kv_format, 0),
+        "per_head_s": priors.CACHED_HEAD_S.get(generation, priors.CACHED_HEAD_S["other"]),
     }
 
 
@@ -147,7 +124,7 @@ def _prefill_numbers(case: Case, step: Step, name: str, *, times: float = 1.0) -
     weights = case.shape.weight_format
     minor = case.run.minor
     kernels = kernels_of_experts(gpu, weights, minor)
-    known = experts_prefill(EXPERTS_PREFILL, gpu, weights, kernels)
+    known = experts_prefill(priors.EXPERTS_PREFILL, gpu, weights, kernels)
     dense = kernels_of_dense(gpu, weights, minor)
     unpacked = unpacked_share(gpu, dense)
     peak = nominal.speeds.peak_flop_per_s
@@ -184,14 +161,14 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
     shard = case.replica.model.shard
     stages, tensor = shard.parallelism.pipeline, shard.parallelism.tensor
     floor_s = experts_block_s(shard, _experts_floors(case))
-    scale = LAUNCH_SCALE.get(case.gpu.generation, LAUNCH_SCALE["other"])
-    power = ALL_REDUCE_GROWTH[case.gpu.interconnect]
+    scale = priors.LAUNCH_SCALE.get(case.gpu.generation, priors.LAUNCH_SCALE["other"])
+    power = priors.ALL_REDUCE_GROWTH[case.gpu.interconnect]
     if era_name(case.row) == "2023":
-        power += OLD_EXCHANGE_GROWTH
+        power += priors.OLD_EXCHANGE_GROWTH
     growth = (tensor / 2) ** power
     return {
         "kernels": stages * scale * shard.num_kernels,
-        "experts_kernels": stages * shard.num_moe_layers * floor_s / SMALLEST_KERNEL_S,
+        "experts_kernels": stages * shard.num_moe_layers * floor_s / priors.SMALLEST_KERNEL_S,
         "scaled_products": stages * shard.num_scaled_products,
         "exchanges": stages
         * (shard.num_layers + shard.num_split_norms / 2)
@@ -204,13 +181,13 @@ def _kernel_numbers(case: Case) -> dict[str, float]:
 def _experts_floors(case: Case) -> SpeedConstants:
     """Return what kernel tables say of a block of experts, and nothing else."""
     generation, weights, run = case.gpu.generation, case.shape.weight_format, case.run
-    floors = EXPERTS_FLOOR_S.get(generation, EXPERTS_FLOOR_S["other"])
+    floors = priors.EXPERTS_FLOOR_S.get(generation, priors.EXPERTS_FLOOR_S["other"])
     return replace(
         TEXTBOOK_SPEED,
         per_experts_block_s=of_experts(floors, weights, run.experts, plain=floors["other"]),
-        cutlass_block_s=CUTLASS_BLOCK_S,
-        cutlass_expert_s=CUTLASS_EXPERT_S,
-        cutlass_experts=cutlass_experts(CUTLASS_EXPERTS, generation, weights, run),
+        cutlass_block_s=priors.CUTLASS_BLOCK_S,
+        cutlass_expert_s=priors.CUTLASS_EXPERT_S,
+        cutlass_experts=cutlass_experts(priors.CUTLASS_EXPERTS, generation, weights, run),
     )
 
 
@@ -249,7 +226,7 @@ def _groups(case: Case) -> dict[str, str]:
     return {
         "era": era_name(case.row),
         "metric": case.metric,
-        "memory": f"{memory_class(BANDWIDTH, case.gpu)}.{scaling_of(weights)}",
+        "memory": f"{memory_class(priors.BANDWIDTH, case.gpu)}.{scaling_of(weights)}",
         "schedule": "async" if case.run.schedules_async else "sync",
         "launches": _launches(case),
         "scaling": scaling_of(weights),
@@ -265,7 +242,30 @@ def _launches(case: Case) -> str:
     """Name the version whose launches of prompts a case has; those before 2025 have none apart."""
     if era_name(case.row) in BEFORE_2025:
         return "none"
-    return at_version({since: since for since in LAUNCHES_SINCE}, case.run.minor)
+    return at_version({since: since for since in priors.LAUNCHES_SINCE}, case.run.minor)
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A column of names."""
+
+    names: tuple[str, ...]
+    codes: Any
+
+    def chosen(self, value_of: Mapping[str, Any]) -> Any:
+        return np.array([value_of[name] for name in self.names])[self.codes]
+
+    def among(self, names: Sequence[str] | frozenset[str]) -> Any:
+        return np.array([name in names for name in self.names])[self.codes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    numbers: Mapping[str, Any]
+    labels: Mapping[str, Labels]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.numbers[name]
 
 
 def columns_of(samples: Sequence[Sample]) -> Columns:
@@ -311,7 +311,7 @@ def _launching_s(values: Values, columns: Columns) -> Any:
 
 def launch_s_of(values: Values, since: str) -> float:
     """Return what the host takes to launch one kernel, from this version on."""
-    fixed = LAUNCHES_SINCE.get(since, 0.0)
+    fixed = priors.LAUNCHES_SINCE.get(since, 0.0)
     return values[f"prefill_launch_s.{since}"] if fixed is None else fixed
 
 
@@ -344,7 +344,7 @@ def _decode_s(values: Values, columns: Columns, *, is_own: bool = False) -> Any:
     touched = _touched_by(values, columns, own) if is_own else _touched(values, columns)
     weights_s = weights_s + columns["experts_s"] * touched / experts
     work = values["compute_efficiency"]
-    power = OVERLAP_POWER
+    power = priors.OVERLAP_POWER
     product_s = (weights_s**power + (columns["product_s"] / work) ** power) ** (1 / power)
     cache = np.where(columns["cache_efficiency"], columns["cache_efficiency"], efficiency)
     attention_s = np.maximum(columns["cache_s"] / cache, columns["pair_s"] / work)
@@ -372,7 +372,7 @@ def _bandwidth(values: Values, columns: Columns) -> Any:
 def bandwidth_value(values: Values, name: str) -> float:
     """Return the efficiency of ``generation.format``: fitted, or from kernels."""
     generation, _, scaling = name.partition(".")
-    table = BANDWIDTH[generation]
+    table = priors.BANDWIDTH[generation]
     found = scaling if scaling in table else "other"
     fallback = values.get(f"bandwidth_efficiency.{generation}.bf16", table["other"])
     known = fallback if found == "other" else table[found]
@@ -422,12 +422,12 @@ def prefill_values(values: Values) -> dict[str, dict[str, float]]:
         if prefix == "prefill_efficiency":
             generation, _, precision = rest.partition(".")
             found.setdefault(generation, {})[precision] = value
-    for generation, kernels in KERNEL_EFFICIENCY.items():
-        found[generation] = {key: SERVED_SHARE * value for key, value in kernels.items()}
-    for name, factors in OF_GENERATION.items():
+    for generation, kernels in priors.KERNEL_EFFICIENCY.items():
+        found[generation] = {key: priors.SERVED_SHARE * value for key, value in kernels.items()}
+    for name, factors in priors.OF_GENERATION.items():
         generation = built_in_gpus()[name].generation
         found[name] = {key: factors[key] * value for key, value in found[generation].items()}
-    return {**found, "other": found[LIKE_UNKNOWN]}
+    return {**found, "other": found[priors.LIKE_UNKNOWN]}
 
 
 def _first_token_s(

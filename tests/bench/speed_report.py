@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import yaml
 from fit_speed import PRIOR_WEIGHT, fit, fit_with_client, predicted_s, read_samples
-from measured import SPREAD_HEADER, spread
+from measured import SPREAD_HEADER, spread, table
 from speed_cases import FIRST_TOKENS, STEPS, Case, case_of, predicted, with_speed
 from speed_formula import Sample, columns_of, formula
 from speed_priors import PRIORS
@@ -31,6 +31,14 @@ OUTSIDE = 0.2
 """Of measured values that a range of eight in ten leaves outside."""
 FEW_MODELS = 5
 """Of a class: with fewer its share says little of other models."""
+RANGES = (
+    "eight in ten values in the range", "rows", "held", "pairs", "held", "high / low, median",
+    "interval score",
+)  # fmt: skip
+BY_CLASS = (
+    "by class, model left out", "models", "rows", "held", "pairs", "held",
+    "range that eight in ten pairs need",
+)  # fmt: skip
 KINDS = {"TPOT": STEPS, "TTFT": FIRST_TOKENS, "static batch": frozenset({"batch_e2e_ms"})}
 
 
@@ -57,26 +65,23 @@ def interval_score(error: float, width: float) -> float:
     return 2 * half + 2 / OUTSIDE * outside
 
 
-def range_lines(
-    rows: Sequence[Row], found: Sequence[Found], errors_by_fit: Mapping[str, Errors]
-) -> list[str]:
+def _among(
+    rows: Iterable[Row], known: Mapping[str, object], metrics: frozenset[str], engine: str = "vllm"
+) -> list[Row]:
+    """Return the rows of an engine with one of the metrics, of which something is known."""
+    asked = (row for row in rows if row["engine"] == engine and row["metric"] in metrics)
+    return [row for row in asked if row["id"] in known]
+
+
+def ranges(rows: Sequence[Row], found: Sequence[Found], fits: Mapping[str, Errors]) -> str:
     """Say of each fit how its predictions lie in the ranges that are stated around them.
 
     A second share counts each pair of a model and a board once: rows of few pairs are most.
     """
-    widths = widths_of(found)
-    lines = [
-        "| eight in ten values in the range | rows | held | pairs | held | high / low, median "
-        "| interval score |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    widths, lines = widths_of(found), []
     for title, metrics in KINDS.items():
-        judged = [
-            row
-            for row in rows
-            if row["engine"] == "vllm" and row["metric"] in metrics and row["id"] in widths
-        ]
-        for fitted, errors in errors_by_fit.items():
+        judged = _among(rows, widths, metrics)
+        for fitted, errors in fits.items():
             held: defaultdict[tuple[str, str], list[bool]] = defaultdict(list)
             for row in judged:
                 is_held = abs(math.log1p(errors[row["id"]])) <= math.log(widths[row["id"]])
@@ -86,11 +91,10 @@ def range_lines(
             width = median(widths[name] ** 2 for name in names)
             share = mean(each for pair in held.values() for each in pair)
             by_pair = mean(mean(pair) for pair in held.values())
-            lines.append(
-                f"| {title}, {fitted} | {len(names)} | {share:.0%} | {len(held)} | {by_pair:.0%} "
-                f"| {width:.2f} | {score:.2f} |"
-            )
-    return lines
+            shares = (f"{share:.0%}", f"{len(held)}", f"{by_pair:.0%}")
+            title_of = f"{title}, {fitted}"
+            lines.append([title_of, f"{len(names)}", *shares, f"{width:.2f}", f"{score:.2f}"])
+    return table(RANGES, lines)
 
 
 def class_of(case: Case) -> str:
@@ -102,14 +106,9 @@ def class_of(case: Case) -> str:
     return f"{layers}, {kernels}, {case.gpu.memory_kind.upper()}"
 
 
-def class_lines(cases: Sequence[Case], found: Sequence[Found], errors: Errors) -> list[str]:
+def by_class(cases: Sequence[Case], found: Sequence[Found], errors: Errors) -> str:
     """Say by class how rows whose model the fit had not seen lie in their ranges."""
-    widths = widths_of(found)
-    lines = [
-        "| by class, model left out | models | rows | held | pairs | held | range that eight in "
-        "ten pairs need |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    widths, lines = widths_of(found), []
     for title, metrics in KINDS.items():
         classes: defaultdict[str, defaultdict[tuple[str, str], list[Case]]]
         classes = defaultdict(lambda: defaultdict(list))
@@ -117,21 +116,18 @@ def class_lines(cases: Sequence[Case], found: Sequence[Found], errors: Errors) -
             if case.metric in metrics and case.row["id"] in errors:
                 classes[class_of(case)][case.row["model"], case.row["gpu"]].append(case)
         for name, pairs in sorted(classes.items()):
+            away = [[_distance(case, errors) for case in each] for each in pairs.values()]
             held = [
                 [_distance(case, errors) <= math.log(widths[case.row["id"]]) for case in each]
                 for each in pairs.values()
             ]
-            num_models = len({model for model, _ in pairs})
-            few = " (few)" if num_models < FEW_MODELS else ""
-            needed = math.expm1(
-                _needed([[_distance(c, errors) for c in e] for e in pairs.values()])
-            )
-            lines.append(
-                f"| {title}, {name} | {num_models}{few} | {sum(map(len, held))} "
-                f"| {mean(each for pair in held for each in pair):.0%} | {len(held)} "
-                f"| {mean(map(mean, held)):.0%} | {needed:.0%} |"
-            )
-    return lines
+            number = len({model for model, _ in pairs})
+            share = f"{mean(each for pair in held for each in pair):.0%}"
+            by_pair, needed = f"{mean(map(mean, held)):.0%}", f"{math.expm1(_needed(away)):.0%}"
+            models = f"{number}{' (few)' if number < FEW_MODELS else ''}"
+            counts = (f"{sum(map(len, held))}", share, f"{len(held)}", by_pair)
+            lines.append([f"{title}, {name}", models, *counts, needed])
+    return table(BY_CLASS, lines)
 
 
 def _distance(case: Case, errors: Errors) -> float:
@@ -205,36 +201,36 @@ NOISE = 0.08
 CORRELATED, UNMOVED = 0.6, 0.9
 
 
-def doubt_lines(samples: Sequence[Sample]) -> Iterator[str]:
-    """Yield pairs that move together, and constants that stay as wide as their prior."""
+def doubts(samples: Sequence[Sample]) -> str:
+    """Return pairs that move together, and constants that stay as wide as their prior."""
     values = fit(samples)
     names = list(PRIORS)
     columns = columns_of(samples)
     middle = np.log(formula(values, columns))
-    slopes = np.stack(
-        [
-            (np.log(formula({**values, name: values[name] * (1 + STEP)}, columns)) - middle) / STEP
-            for name in names
-        ],
-        axis=1,
-    )
-    widths = np.array([PRIORS[name][1] for name in names])
-    precision = slopes.T @ slopes / NOISE**2 + np.diag((PRIOR_WEIGHT / widths) ** 2)
+    slopes = [
+        (np.log(formula({**values, name: values[name] * (1 + STEP)}, columns)) - middle) / STEP
+        for name in names
+    ]
+    by_row, widths = np.stack(slopes, axis=1), np.array([PRIORS[name][1] for name in names])
+    precision = by_row.T @ by_row / NOISE**2 + np.diag((PRIOR_WEIGHT / widths) ** 2)
     covariance = np.linalg.inv(precision)
     deviation = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(deviation, deviation)
-    yield "| constants that move together | correlation |"
-    yield "|---|---|"
-    for one, other in combinations(range(len(names)), 2):
-        if abs(correlation[one, other]) >= CORRELATED:
-            yield f"| {names[one]}, {names[other]} | {correlation[one, other]:+.2f} |"
+    together = [
+        (f"{names[one]}, {names[other]}", f"{correlation[one, other]:+.2f}")
+        for one, other in combinations(range(len(names)), 2)
+        if abs(correlation[one, other]) >= CORRELATED
+    ]
     kept = [
         name
         for name, found, width in zip(names, deviation, widths, strict=True)
         if found > UNMOVED * width / PRIOR_WEIGHT
     ]
-    yield ""
-    yield f"Left where their priors put them, since rows say little about them: {', '.join(kept)}."
+    return (
+        table(["constants that move together", "correlation"], together)
+        + f"\n\nLeft where their priors put them, since rows say little about them: "
+        f"{', '.join(kept)}."
+    )
 
 
 NAIVE = SpeedConstants(
@@ -250,6 +246,20 @@ NAIVE = SpeedConstants(
 )
 """80 % of bandwidth, 50 % of peak, and nothing else takes time."""
 MIN_GROUP = 4
+HEAD = """\
+# Serving speed: predicted against measured
+
+Relative errors on rows of vLLM. Positive: predicted too slow, or too many tokens/s.
+Written by `tests/bench/speed.py --data ROWS.csv --configs MODELS.yaml --report PAGE`.
+
+{of}
+So the first two columns count each model once: the median of the medians
+of models with {least} rows or more, and the worst of them.
+"""
+ENGINES = "## Other engines\n\nThe formula of vLLM, and up to four figures for each.\n"
+CLASSES = f"""\
+Kind of model, whether the board has products in its weights' format, memory
+of that board. Few: fewer than {FEW_MODELS} models, which says little of others."""
 
 
 def report(data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found]) -> str:
@@ -258,40 +268,29 @@ def report(data: Path, configs: Path, rows: Sequence[Row], found: Sequence[Found
     _, samples = fit_with_client(read_samples(data, configs))
     own = errors_of(rows, {str(each["id"]): each.get("predicted") for each in found})
     naive = errors_of(rows, naive_values(rows, models))
-    judged = _judged(rows)
+    judged = [row for row in rows if row["engine"] == "vllm" and row["value"]]
     by_left_out = left_out(judged, samples, models)
     cases = [case_of(row, models) for row in judged if row["id"] in by_left_out["model"]]
+    fits = {**{f"{name} left out": each for name, each in by_left_out.items()}, "in-sample": own}
+    keys: Mapping[str, Callable[[Row], str]] = {
+        "By model": lambda row: f"{_short(row['model'])} {row['weight_quant']}",
+        "By GPU": lambda row: row["gpu"],
+        "By engine": lambda row: f"vLLM {row['engine_version'].split(' ')[0] or 'unknown'}",
+        "By source": source_of,
+        "By batch": lambda row: _bucket(number(row["concurrency_or_batch"])),
+        "By context": lambda row: _bucket(number(row["context_tokens"])),
+    }
     sections = [
-        _head(rows, found, own, naive, by_left_out),
-        "\n".join(
-            [
-                "## Ranges by class",
-                "",
-                "Kind of model, whether the board has products in its weights' format, memory",
-                f"of that board. Few: fewer than {FEW_MODELS} models, which says little of others.",
-                "",
-                *class_lines(cases, found, by_left_out["model"]),
-            ]
-        ),
-        "\n".join(["## What the rows cannot tell", "", *doubt_lines(samples)]),
-        *(
-            _groups(title, rows, own, naive, key)
-            for title, key in {
-                "By model": lambda row: f"{_short(row['model'])} {row['weight_quant']}",
-                "By GPU": lambda row: row["gpu"],
-                "By engine": lambda row: f"vLLM {row['engine_version'].split(' ')[0] or 'unknown'}",
-                "By source": source_of,
-                "By batch": lambda row: _bucket(number(row["concurrency_or_batch"])),
-                "By context": lambda row: _bucket(number(row["context_tokens"])),
-            }.items()
-        ),
+        _head(rows, found, naive, fits),
+        "## Ranges by class",
+        CLASSES,
+        by_class(cases, found, by_left_out["model"]),
+        "## What the rows cannot tell",
+        doubts(samples),
+        *(_groups(title, rows, own, naive, key) for title, key in keys.items()),
         _engines(rows, own),
     ]
     return "\n\n".join(sections) + "\n"
-
-
-def _judged(rows: Iterable[Row]) -> list[Row]:
-    return [row for row in rows if row["engine"] == "vllm" and row["value"]]
 
 
 def errors_of(rows: Iterable[Row], values: Mapping[str, object]) -> dict[str, float]:
@@ -319,41 +318,23 @@ def naive_values(rows: Iterable[Row], models: Mapping[str, Any]) -> dict[str, ob
 def _of(
     rows: Iterable[Row], errors: Errors, metrics: frozenset[str], engine: str = "vllm"
 ) -> list[float]:
-    return [
-        errors[row["id"]]
-        for row in rows
-        if row["engine"] == engine and row["metric"] in metrics and row["id"] in errors
-    ]
+    return [errors[row["id"]] for row in _among(rows, errors, metrics, engine)]
 
 
 def _head(
-    rows: Sequence[Row],
-    found: Sequence[Found],
-    own: Errors,
-    naive: Errors,
-    left_out: Mapping[str, Errors],
+    rows: Sequence[Row], found: Sequence[Found], naive: Errors, fits: Mapping[str, Errors]
 ) -> str:
     """Say how far off all rows are, by what the fit had seen of them."""
     lines = [
-        "# Serving speed: predicted against measured",
-        "",
-        "Relative errors on rows of vLLM. Positive: predicted too slow, or too many tokens/s.",
-        "Written by `tests/bench/speed.py --data ROWS.csv --configs MODELS.yaml --report PAGE`.",
-        "",
-        _made_of(rows),
-        "So the first two columns count each model once: the median of the medians",
-        f"of models with {MIN_GROUP} rows or more, and the worst of them.",
-        "",
-        SPREAD_HEADER.replace("| |", "| | models, median | worst |", 1) + "---|---|",
+        f"| {title}, {name} | {_by_model(rows, errors, metrics)} | "
+        f"{spread(_of(rows, errors, metrics))} |"
+        for title, metrics in KINDS.items()
+        for name, errors in {**fits, "naive roofline": naive}.items()
     ]
-    fits = {**{f"{name} left out": each for name, each in left_out.items()}, "in-sample": own}
-    for title, metrics in KINDS.items():
-        for name, errors in {**fits, "naive roofline": naive}.items():
-            of_all = spread(_of(rows, errors, metrics))
-            lines.append(f"| {title}, {name} | {_by_model(rows, errors, metrics)} | {of_all} |")
-    refused = sum(1 for each in found if each["refused"])
-    lines += ["", *range_lines(rows, found, fits)]
-    return "\n".join([*lines, "", f"{refused} of {len(rows)} rows are refused."])
+    header = SPREAD_HEADER.replace("| |", "| | models, median | worst |", 1) + "---|---|"
+    refused = f"{sum(1 for each in found if each['refused'])} of {len(rows)} rows are refused."
+    head = HEAD.format(of=_made_of(rows), least=MIN_GROUP)
+    return "\n".join([head, header, *lines, "", ranges(rows, found, fits), "", refused])
 
 
 def _made_of(rows: Sequence[Row]) -> str:
@@ -370,44 +351,37 @@ def _made_of(rows: Sequence[Row]) -> str:
 def _by_model(rows: Sequence[Row], errors: Errors, metrics: frozenset[str]) -> str:
     """Return the median over models of their median error, and the largest, as table cells."""
     by_model: defaultdict[str, list[float]] = defaultdict(list)
-    for row in rows:
-        if row["engine"] == "vllm" and row["metric"] in metrics and row["id"] in errors:
-            by_model[_short(row["model"])].append(abs(errors[row["id"]]))
+    for row in _among(rows, errors, metrics):
+        by_model[_short(row["model"])].append(abs(errors[row["id"]]))
     medians = [median(each) for each in by_model.values() if len(each) >= MIN_GROUP]
     return f"{median(medians):.1%} | {max(medians):.1%}" if medians else "- | -"
 
 
 def _groups(
-    title: str,
-    rows: Sequence[Row],
-    own: Errors,
-    naive: Errors,
-    key: Callable[[Row], str],
+    title: str, rows: Sequence[Row], own: Errors, naive: Errors, key: Callable[[Row], str]
 ) -> str:
     """TPOT of each group, ours and the naive roofline's."""
     groups: defaultdict[str, list[Row]] = defaultdict(list)
     for row in rows:
         if row["engine"] == "vllm" and row["metric"] in STEPS:
             groups[key(row)].append(row)
-    known = (own, naive)
     lines = [
-        "| ".join([f"| {name} ", *(f"{spread(_of(members, each, STEPS))} " for each in known)])
-        + "|"
+        (name, *(spread(_of(members, each, STEPS)) for each in (own, naive)))
         for name, members in sorted(groups.items())
         if len(members) >= MIN_GROUP
     ]
     head = "| TPOT | rows | median | p90 | bias | naive: rows | median | p90 | bias |"
-    rule = "|---" * (1 + 4 * len(known)) + "|"
-    return "\n".join([f"## {title}", "", head, rule, *lines])
+    cells = [f"| {' | '.join(each)} |" for each in lines]
+    return "\n".join([f"## {title}", "", head, "|---" * 9 + "|", *cells])
 
 
 def _engines(rows: Sequence[Row], own: Errors) -> str:
-    lines = ["## Other engines", "", "The formula of vLLM, and up to four figures for each.", ""]
-    lines.append(SPREAD_HEADER)
-    for engine in sorted({row["engine"] for row in rows} - {"vllm"}):
-        for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items():
-            lines.append(f"| {engine} {title} | {spread(_of(rows, own, metrics, engine))} |")
-    return "\n".join(lines)
+    lines = [
+        f"| {engine} {title} | {spread(_of(rows, own, metrics, engine))} |"
+        for engine in sorted({row["engine"] for row in rows} - {"vllm"})
+        for title, metrics in {"TPOT": STEPS, "TTFT": FIRST_TOKENS}.items()
+    ]
+    return "\n".join([ENGINES, SPREAD_HEADER, *lines])
 
 
 def _short(model: str) -> str:

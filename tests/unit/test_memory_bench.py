@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 import pytest
-from fit_memory import RUNTIME_ERAS, Sample, as_toml, fit, fitted, read_rows, shared
+from fit_memory import ROWS_FILE, RUNTIME_ERAS, Sample, as_toml, fit, fitted, shared
+from measured import read_csv
 from memory import predicted
 from memory_cases import memories_of, version_of, weights_of
 from memory_columns import checked_rows, whole_row
@@ -46,7 +47,9 @@ ROW = {
 
 
 def test_the_constants_of_the_catalogue_are_what_their_rows_say():
-    assert MEMORY_FILE.read_text() == as_toml(fit(read_rows())), "run: fit_memory.py --write"
+    assert MEMORY_FILE.read_text() == as_toml(fit(read_csv(ROWS_FILE))), (
+        "run: fit_memory.py --write"
+    )
 
 
 def test_a_log_is_predicted_from_its_configuration():
@@ -142,7 +145,7 @@ def test_a_version_that_is_neither_number_nor_month_is_refused():
 
 
 def samples(*values, era="0.2"):
-    return [Sample(era=era, value=value, row="row") for value in values]
+    return [Sample(era, value) for value in values]
 
 
 def test_few_rows_make_an_unsure_constant():
@@ -167,7 +170,7 @@ def test_a_borrowed_constant_is_as_unsure_as_eras_differ():
 
 def test_a_missing_column_fails_the_table_by_name():
     with pytest.raises(click.ClickException, match="no column gpu, weight_quant"):
-        checked_rows([], ["id", "vllm_version", "model", "kv_cache_dtype"])
+        checked_rows([dict.fromkeys(("id", "vllm_version", "model", "kv_cache_dtype"), "")])
 
 
 def test_blank_cells_mean_what_the_engine_does_without_them():

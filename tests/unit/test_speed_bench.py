@@ -13,7 +13,7 @@ from fit_speed import table_of, with_client
 from speed import answer
 from speed_cases import case_of, kv_dtype_of, predicted, shape_of, split_of, with_constants
 from speed_formula import columns_of, formula, sample_of
-from speed_report import class_lines
+from speed_report import by_class
 from speed_row import NOW, REQUIRED, check_columns, keeps_experts_whole, number, requests_of
 
 import tonnage.catalog.models
@@ -399,7 +399,7 @@ def test_coverage_is_told_by_class_and_few_models_are_said_to_be():
     found = [{"id": row["id"], "predicted": "10", "high": "12", "refused": ""} for row in rows]
 
     errors = {"one:tpot_p50_ms": 0.1, "two:tpot_p50_ms": -0.3}
-    _, _, dense, experts = class_lines(cases, found, errors)
+    _, _, dense, experts = by_class(cases, found, errors).splitlines()
 
     assert dense == "| TPOT, dense, native, HBM | 1 (few) | 1 | 100% | 1 | 100% | 10% |"
     assert experts == "| TPOT, experts, native, HBM | 1 (few) | 1 | 0% | 1 | 0% | 43% |"
