@@ -1,15 +1,13 @@
 """A crowd on a real API server: start-up herd, fixed point, restart, changes, and a page of that.
 
-    python tests/bench/fleet_real.py [--objects 1000] [--replicas 3] [--distinct] [--made] [--page]
+    python tests/bench/fleet_real.py [--objects 1000] [--replicas 3] [--made] [--page]
 
 The operator's process runs with the settings of the chart on the lab's control plane; KWOK plays
 nodes and kubelets. A query API answers for every pod that is Ready: all pods do the same, far from
-what they serve. Of ``--distinct`` objects each asks another question (model, context, SLO), else
-there are 100 questions. With ``--made`` their Deployments stand there when it starts: there is no
-herd, and a large fleet is there in minutes. Control plane, KWOK, the query API and this script
-share the machine with the operator: its CPU is its own, wall time is what all of them leave it.
-
-``--page`` puts the rows of this size into fleet_real.md, and leaves the others there.
+what they serve; together they ask 100 questions (model, context, SLO). With ``--made`` their
+Deployments stand there when it starts: there is no herd, and a large fleet is there in minutes.
+Control plane, KWOK, the query API and this script share the machine with the operator: its CPU is
+its own, wall time is what all of them leave it.
 """
 
 import os
@@ -23,15 +21,8 @@ from pathlib import Path
 from statistics import fmean
 
 import click
-from fleet_real_world import (
-    NUM_QUESTIONS,
-    REPLICAS,
-    USER,
-    Crowd,
-    Look,
-    a_crowd,
-)
-from measured import write_page
+from fleet_real_world import NUM_QUESTIONS, REPLICAS, USER, Crowd, Look, a_crowd
+from measured import table, write_page
 
 from site_lab import Request
 from tonnage_lab.load_client import quantile
@@ -42,12 +33,10 @@ Written by `python tests/bench/fleet_real.py --page`, which says what runs. etcd
 controllers, scheduler, KWOK, the query API and the operator share {cores} cores; the operator has
 the settings of the chart (a tick every 15 s, 5 s of it for searches, 50 writes a second). Times in
 seconds. Load: mean number of processes that wanted a core while the part ran, ours and those of
-whoever else used the machine. Empty: a run did not come so far.
+whoever else used the machine. Empty: the run did not come so far.
 
 With more than 1,000 pods Prometheus is asked in parts of about as many, 4 with 3,000: 220 answers
 in a round. The query API is a process of Python on the same cores; a change does not wait for it.
-Rows of other sizes than the last run are of earlier versions: RSS before pages of lists were of 100
-objects; of 200 and 500 objects by namespace, and JSON with blanks.
 """
 SAME = {"objects": "{:.0f}", "pods": "{:.0f}", "questions": "{:.0f}"}
 TABLES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
@@ -104,49 +93,21 @@ TABLES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = {
         },
     ),
 }
-Rows = Mapping[str, Mapping[tuple[int, int], str]]
-"""By table, then by number of objects and of questions."""
 
 
-def rows_of(page: Path) -> Rows:
-    """Return the rows that stand in a page."""
-    text = page.read_text() if page.exists() else ""
-    found: dict[str, dict[tuple[int, int], str]] = {title: {} for title in TABLES}
-    for part in text.split("\n## ")[1:]:
-        title, _, body = part.partition("\n")
-        for line in body.splitlines():
-            if cells := re.match(r"\| (\d+) \| \d+ \| (\d+) \|", line):
-                found[title][int(cells[1]), int(cells[2])] = line
-    return found
-
-
-def with_figures(rows: Rows, figures: Mapping[str, float]) -> Rows:
-    """Return the rows with those of one run, as far as it came."""
-    place = int(figures["objects"]), int(figures["questions"])
-    return {
-        title: {**rows[title], place: _row(columns, figures)}
-        if any(name in figures for name in columns)
-        else rows[title]
-        for title, (_, columns) in TABLES.items()
-    }
-
-
-def _row(columns: Mapping[str, tuple[str, str]], figures: Mapping[str, float]) -> str:
-    forms = SAME | {name: form for name, (_, form) in columns.items()}
-    cells = (form.format(figures[name]) if name in figures else "" for name, form in forms.items())
-    return "| " + " | ".join(cells) + " |"
-
-
-def page_of(rows: Rows, *, ticks: int) -> str:
-    parts = [HEAD.format(cores=os.cpu_count())]
+def page_of(figures: Mapping[str, float]) -> str:
+    """Return the page of a run, as far as it came."""
+    parts = [HEAD.format(cores=os.cpu_count()).rstrip()]
     for title, (text, columns) in TABLES.items():
-        names = [*SAME, *(name for name, _ in columns.values())]
-        parts += [f"## {title}\n", text.format(ticks=ticks) + "\n"]
-        parts.append("| " + " | ".join(names) + " |")
-        parts.append("|" + " ---: |" * len(names))
-        parts += [line for _, line in sorted(rows[title].items())]
-        parts.append("")
-    return "\n".join(parts)
+        forms = {name: (name, form) for name, form in SAME.items()} | {**columns}
+        if any(name in figures for name in columns):
+            row = [
+                form.format(figures[name]) if name in figures else ""
+                for name, (_, form) in forms.items()
+            ]
+            parts += [f"## {title}", text.format(ticks=FIXED_TICKS)]
+            parts.append(table([name for name, _ in forms.values()], [row], " ---: "))
+    return "\n\n".join(parts) + "\n"
 
 
 PAGE = Path(__file__).with_name("fleet_real.md")
@@ -261,10 +222,7 @@ class Story:
             for each in crowd.objects()
             if each["status"].get("observedGeneration") != each["metadata"]["generation"]
         ]
-        begin = crowd.looks[-1].num_ticks
-        crowd.until(
-            lambda: crowd.looks[-1].num_ticks >= begin + FIXED_TICKS, "ticks", timeout_s=LONG_S
-        )
+        self._tick(FIXED_TICKS)
         ticks = [each for each in crowd.looks if each.at_s >= since_s]
         number = ticks[-1].num_ticks - ticks[0].num_ticks
         self.figures |= {
@@ -288,7 +246,7 @@ class Story:
         crowd.look()
         crowd.until(lambda: crowd.looks[-1].num_ticks >= 1, "a tick is whole", timeout_s=LONG_S)
         self.figures["restart_tick"] = time.time() - began_s
-        crowd.until(lambda: self._is_answered(began_s), "all is answered", timeout_s=LONG_S)
+        crowd.until(self._is_answered, "all is answered", timeout_s=LONG_S)
         self.figures["restart_answered"] = time.time() - began_s
         self._tick(5)
         self.figures |= {
@@ -297,12 +255,10 @@ class Story:
         }
         self.say(f"restarted {rounded(self.figures)}")
 
-    def _is_answered(self, since_s: float) -> bool:
+    def _is_answered(self) -> bool:
         """Tell whether the last tick left no search undone."""
-        ticks = self.crowd.looks[-1].num_ticks
         lines = self.crowd.operator.log().rpartition("event=started")[2]
-        waited = len(WAITING.findall(lines))
-        return ticks > waited
+        return self.crowd.looks[-1].num_ticks > len(WAITING.findall(lines))
 
     def _tick(self, number: int) -> None:
         until = self.crowd.looks[-1].num_ticks + number
@@ -324,8 +280,7 @@ class Story:
                 "the Deployments have it",
                 timeout_s=300,
             )
-            left_s = since_s + APART_S - time.time()
-            end_s = time.time() + left_s
+            end_s = since_s + APART_S
             crowd.until(lambda end_s=end_s: time.time() >= end_s, "a pause", timeout_s=60)
             self.say(f"{turn + 1} of {rounds} rounds of {each_time} changes")
         taken, end = self.changed_s(began_s), crowd.looks[-1]
@@ -373,24 +328,18 @@ def rounded(figures: Mapping[str, float]) -> Mapping[str, float]:
 
 @click.command()
 @click.option("--objects", type=int, default=1000, show_default=True)
-@click.option("--distinct", is_flag=True, help="As many questions as objects, not 100.")
-@click.option("--page", is_flag=True, help="Put the rows into fleet_real.md.")
+@click.option("--page", is_flag=True, help="Write fleet_real.md.")
 @click.option("--replicas", type=int, default=REPLICAS, show_default=True, help="Of each object.")
 @click.option("--made", is_flag=True, help="The Deployments stand there when the operator starts.")
-def main(objects: int, distinct: bool, page: bool, replicas: int, made: bool) -> None:
-    questions = objects if distinct else min(objects, NUM_QUESTIONS)
+def main(objects: int, page: bool, replicas: int, made: bool) -> None:
+    questions = min(objects, NUM_QUESTIONS)
     with a_crowd(objects, questions, replicas=replicas, is_made=made) as (crowd, url):
         story = Story(crowd=crowd, url=url, is_made=made)
-        story.figures |= {
-            "objects": objects,
-            "pods": objects * replicas,
-            "questions": questions,
-        }
+        story.figures |= {"objects": objects, "pods": objects * replicas, "questions": questions}
         for part in (story.herd, story.settle, story.fixed, story.restart, story.change):
             part()
             if page:
-                rows = with_figures(rows_of(PAGE), story.figures)
-                write_page(PAGE, page_of(rows, ticks=FIXED_TICKS))
+                write_page(PAGE, page_of(story.figures))
         click.echo(rounded(story.figures))
         crowd.operator.kill()
 
