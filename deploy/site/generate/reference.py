@@ -14,7 +14,7 @@ from tonnage.cli.commands.app import program
 from tonnage.cli.console import BAD_INPUT
 from tonnage.control.report.reasons import CONDITIONS, MEANINGS
 from tonnage.control.series import FAMILIES
-from tonnage.explain.glossary import GLOSSARY
+from tonnage.explain.glossary import GLOSSARY, VLLM_NAMES
 from tonnage.fleet.heartbeat import FLEET_FAMILIES, INTERNAL_ERRORS
 from tonnage.settings import Settings
 
@@ -177,7 +177,9 @@ def _catalogue(title: str, kind: str, intro: str) -> str:
 
 def glossary_page() -> str:
     lines = ["# Words", "", "`tonnage explain --glossary` prints the same.", ""]
-    rows = ((f"**{name}**", each.meaning, _code(each.vllm)) for name, each in GLOSSARY.items())
+    rows = (
+        (f"**{name}**", each, _code(VLLM_NAMES.get(name, ""))) for name, each in GLOSSARY.items()
+    )
     return "\n".join([*lines, *table(("term", "meaning", "vLLM calls it"), rows)]) + "\n"
 
 

@@ -9,8 +9,8 @@ def test_prints_every_term_with_its_meaning_and_the_engines_name():
     text = " ".join(result.stdout.split())
 
     assert result.exit_code == 0
-    for name, term in GLOSSARY.items():
-        assert f"{name} {term.meaning}" in text
+    for name, meaning in GLOSSARY.items():
+        assert f"{name} {meaning}" in text
     assert "vLLM: vllm:time_to_first_token_seconds" in text
 
 

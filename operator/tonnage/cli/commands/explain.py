@@ -25,7 +25,7 @@ from tonnage.cli.read.live import leases_of, read_one, stale_note
 from tonnage.cli.read.manifest import Object, block, objects
 from tonnage.cli.text.layout import DIM, grid, heading, indent, section
 from tonnage.control.report.conditions import CONDITION_TYPES
-from tonnage.explain.glossary import GLOSSARY, Term
+from tonnage.explain.glossary import GLOSSARY, VLLM_NAMES
 from tonnage.units import count_of, format_s, significant
 
 HELP = f"""Show how the operator arrived at the replicas of a ModelDeployment.
@@ -44,8 +44,6 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplainOptions:
-    """What the command was given."""
-
     # fmt: off
     name: str | None = argument(required=False)
     is_glossary: bool = option("--glossary", is_flag=True,
@@ -191,17 +189,13 @@ def _written(name: str, value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else significant(value)
 
 
-def glossary(terms: Mapping[str, Term]) -> RenderableType:
+def glossary() -> RenderableType:
     """Lay out terms and meanings; what vLLM calls it is on a line of its own."""
-    rows = ((Text(name, style="bold"), _meaning(term)) for name, term in terms.items())
+    rows = []
+    for name, meaning in GLOSSARY.items():
+        vllm = f"\nvLLM: {VLLM_NAMES[name]}" if name in VLLM_NAMES else ""
+        rows.append((Text(name, style="bold"), Text.assemble(meaning, (vllm, DIM))))
     return grid(rows, Column(no_wrap=True), Column(overflow="fold"))
-
-
-def _meaning(term: Term) -> Text:
-    meaning = Text(term.meaning)
-    if term.vllm:
-        meaning.append(f"\nvLLM: {term.vllm}", style=DIM)
-    return meaning
 
 
 @click.command(help=HELP)
@@ -211,7 +205,7 @@ def explain(*, options: ExplainOptions) -> None:
     if options.is_glossary and name is not None:
         raise click.UsageError("give NAME or --glossary, not both")
     if options.is_glossary:
-        show(output(), glossary(GLOSSARY))
+        show(output(), glossary())
         return
     if name is None:
         raise click.UsageError("give the NAME of a ModelDeployment, or --glossary")
