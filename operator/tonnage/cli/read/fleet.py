@@ -35,6 +35,10 @@ from tonnage.sizing.request import Flags
 from tonnage.units import engine_integer
 
 Answer = TypeVar("Answer")
+Object = Mapping[str, Any]
+ROLLS: Final = "which pods roll is read from the specs alone"
+USUAL_CONTEXT: Final = 8192
+"""Of a model that is not in the catalogue, where no flag says it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,50 +64,46 @@ def read_live(cluster: LiveCluster, *, namespace: str, name: str) -> LiveObject 
     Raises:
         Failure: the cluster cannot be asked, or this version cannot read the object.
     """
-    with failures(f"get modeldeployments {name} in namespace {namespace}"):
-        found = cluster.api.get(MODEL_DEPLOYMENTS.path(namespace, name))
-    if found is None:
-        return None
+    found = _get(cluster, MODEL_DEPLOYMENTS, namespace, name)
+    return _live(cluster, found) if found else None
+
+
+def _live(cluster: LiveCluster, found: Object) -> LiveObject:
+    namespace, name = found["metadata"]["namespace"], found["metadata"]["name"]
     with failing(InvalidSpecError, where=f"{namespace}/{name} in the cluster: "):
         model = parse_model_deployment(found, tolerate_unknown=True)
-    target = model.spec.scale_target
+    target, groups = model.spec.scale_target, LEADER_WORKER_SETS
+    kind, workload_name = (RESOURCES[target.kind], target.name) if target else (DEPLOYMENTS, name)
+    workload = _if_allowed(lambda: _get(cluster, kind, namespace, workload_name), ROLLS)
+    if not (workload or target) and _if_allowed(lambda: _serves(cluster, groups), ROLLS):
+        workload = _if_allowed(lambda: _get(cluster, groups, namespace, name), ROLLS)
     return LiveObject(
         model=model,
-        workload=(
-            _read(cluster, RESOURCES[target.kind], namespace, target.name)
-            if target
-            else _workload(cluster, namespace, name)
-        ),
+        workload=workload,
         config=_config(cluster, model),
         planned=_planned_constants(found),
     )
 
 
-def _workload(cluster: LiveCluster, namespace: str, name: str) -> Mapping[str, Any] | None:
-    found = _read(cluster, DEPLOYMENTS, namespace, name)
-    if found is not None:
-        return found
-    kind = LEADER_WORKER_SETS
-    is_served = _answer(f"ask whether {kind.plural} are served", lambda: cluster.api.serves(kind))
-    return _read(cluster, kind, namespace, name) if is_served else None
+def _get(cluster: LiveCluster, kind: Resource, namespace: str, name: str) -> Object | None:
+    with failures(f"get {kind.plural} {name} in namespace {namespace}"):
+        return cluster.api.get(kind.path(namespace, name))
 
 
-def _read(
-    cluster: LiveCluster, kind: Resource, namespace: str, name: str
-) -> Mapping[str, Any] | None:
-    request = f"get {kind.plural} {name} in namespace {namespace}"
-    return _answer(request, lambda: cluster.api.get(kind.path(namespace, name)))
+def _serves(cluster: LiveCluster, kind: Resource) -> bool:
+    with failures(f"ask whether {kind.plural} are served"):
+        return cluster.api.serves(kind)
 
 
-def _answer(request: str, ask: Callable[[], Answer]) -> Answer | None:
-    """Return what the cluster answers; None, with a note, where we have no right to ask."""
+def _if_allowed(ask: Callable[[], Answer], what_then: str = "") -> Answer | None:
+    """Return what the cluster answers; None where we have no right to ask, with a note if any."""
     try:
-        with failures(request):
-            return ask()
+        return ask()
     except Failure as failure:
         if failure.exit_code != NO_RIGHTS:
             raise
-        remark(f"Note: {failure.message}; which pods roll is read from the specs alone")
+        if what_then:
+            remark(f"Note: {failure.message}; {what_then}")
         return None
 
 
@@ -122,17 +122,10 @@ def _config(cluster: LiveCluster, model: ModelDeployment) -> str | None:
     if source is None:
         return None
     reference = source.config_map_key_ref
-    with failures(f"get configmaps {reference.name} in namespace {model.namespace}"):
-        found = cluster.api.get(CONFIG_MAPS.path(model.namespace, reference.name))
-    data = block(found, "data")
+    data = block(_get(cluster, CONFIG_MAPS, model.namespace, reference.name), "data")
     text = data.get(reference.key)
     with failing(ModelConfigError, where=f"ConfigMap {reference.name}: "):
         return with_second_file(text, data.get) if isinstance(text, str) else None
-
-
-USUAL_CONTEXT: Final = 8192
-"""Of a model that is not in the catalogue, where no flag says it."""
-Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,9 +155,11 @@ class FleetReader(NamedTuple):
         Raises:
             Failure: there is nothing of that name, or it does not say which model or GPUs.
         """
-        if found := self._find(MODEL_DEPLOYMENTS):
+        if found := _if_allowed(lambda: self._get(MODEL_DEPLOYMENTS, self.name)):
             return self._of_model(found)
-        body = self._get(DEPLOYMENTS, self.name) or self._find(LEADER_WORKER_SETS)
+        body = self._get(DEPLOYMENTS, self.name) or _if_allowed(
+            lambda: self._get(LEADER_WORKER_SETS, self.name)
+        )
         if body is None:
             raise Failure(
                 f"there is no {KIND}, {' or '.join(WORKLOADS)} {self.name} in namespace "
@@ -174,17 +169,7 @@ class FleetReader(NamedTuple):
         return self._of_workload(body, model_id, gpu)
 
     def _get(self, kind: Resource, name: str) -> Object | None:
-        with failures(f"get {kind.plural} {name} in namespace {self.namespace}"):
-            return self.cluster.api.get(kind.path(self.namespace, name))
-
-    def _find(self, kind: Resource) -> Object | None:
-        """Return an object of a kind that not every cluster has, and not every user may see."""
-        try:
-            return self._get(kind, self.name)
-        except Failure as failure:
-            if failure.exit_code != NO_RIGHTS:
-                raise
-            return None
+        return _get(self.cluster, kind, self.namespace, name)
 
     def _config_maps(self, workload: Object) -> list[Object]:
         """Return those that decide the arguments of a workload's engine."""
@@ -193,10 +178,10 @@ class FleetReader(NamedTuple):
         return [each for name in names if (each := self._get(CONFIG_MAPS, name))]
 
     def _of_model(self, found: Object) -> RunningFleet:
-        live = read_live(self.cluster, namespace=self.namespace, name=self.name)
-        if block(found, "spec").get("topology"):
+        live = _live(self.cluster, found)
+        if live.model.spec.topology:
             raise Failure(f"{self.name} has two roles: take {self.name}-prefill or -decode")
-        if live is None or live.view is None:
+        if live.view is None:
             raise Failure(f"nothing runs for {self.name}; plan -f takes its manifest")
         target = live.workload if live.model.spec.scale_target else None
         objects = (found, target, *self._config_maps(target)) if target else (found,)
