@@ -35,7 +35,7 @@ from tonnage.replay.cluster import Record, ReplayedModel, StartupTime
 from tonnage.replay.evaluation import LatencyLimits, fates, quantiles, run_figures
 from tonnage.replay.ground_truth import GroundTruth, machine
 from tonnage.replay.simulation import Simulation
-from tonnage.replay.traffic import Rate, TrafficSource, constant_rate, diurnal, traffic
+from tonnage.replay.traffic import Rate, TrafficSource, diurnal, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload, slo_of
 from tonnage.sizing.request import ask, look_up
@@ -84,7 +84,7 @@ class Case:
 
     def rate(self, mean: float) -> Rate:
         if self.load == "constant":
-            return constant_rate(mean)
+            return lambda _: mean
         return diurnal(mean, swing=SWING, period_s=PERIOD_S)
 
 
@@ -137,7 +137,7 @@ def row_of(case: Case) -> list[str]:
     record = simulated(manifest(case, mean), rate, duration_s, truth=case.truth)
     oracle = Oracle(request=record.cluster.request, machine=record.cluster.machine)
     settled = [each for each in record.moments if each.at_s >= SETTLED_S]
-    shape = record.served.traffic.shapes[0][1]
+    shape = record.cluster.traffic.shapes[0][1]
     needed = [oracle.replicas_for(rate(each.at_s), shape) for each in settled]
     starts_s = range(int(SETTLED_S), int(duration_s) - 1800, 1800)
     late = [
@@ -186,8 +186,8 @@ def llmd_row(
         "demand": demand,
     }
     start = StartupTime(mean_s=114)
-    record = simulated(given, constant_rate(20.0), LLMD_S, start=start)
-    found, limits = record.served.traffic, LatencyLimits.of(slo_of(record.served.model.spec))
+    record = simulated(given, lambda _: 20.0, LLMD_S, start=start)
+    found, limits = record.cluster.traffic, LatencyLimits.of(slo_of(record.cluster.model.spec))
     outcomes = fates(record, found, limits)
     figures = run_figures(record, found, outcomes)
     ended = zip(outcomes.ttft_s, memoryview(record.cluster.table.ended_s), strict=True)

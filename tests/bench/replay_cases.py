@@ -20,9 +20,10 @@ from typing import Any, Final
 from tonnage.api.objects import ModelDeployment, parse_model_deployment
 from tonnage.engine.chance import Chance
 from tonnage.replay.cluster import FirstPlan, StartupTime
-from tonnage.replay.simulation import Scenario, SyntheticWorkload, TraceWorkload, first_plan
+from tonnage.replay.policies import Scenario
+from tonnage.replay.simulation import SyntheticWorkload, TraceWorkload, first_plan
 from tonnage.replay.traces import Trace, drawn_from, duration_of, read_trace, window_of
-from tonnage.replay.traffic import SHAPES, Shape, Traffic, arrivals, constant_rate
+from tonnage.replay.traffic import SHAPES, Shape, Traffic, arrivals
 from tonnage.sizing.workload import NORMAL, Workload
 from tonnage.units import THOUSAND, seconds
 
@@ -107,9 +108,9 @@ def _llmd(_: Workload, times: float, *, context_tokens: int, seed: int = 0) -> T
 
 
 def _swap(found: Swap, _: Workload, times: float, *, context_tokens: int, seed: int = 0) -> Traffic:
-    rate = constant_rate(times * found.requests_per_s)
+    requests_per_s = times * found.requests_per_s
     chance = Chance(FIRST_SEED + 2 * seed)
-    arrival_s = array("d", arrivals(rate, found.duration_s, 1.0, chance))
+    arrival_s = array("d", arrivals(lambda _: requests_per_s, found.duration_s, 1.0, chance))
     stages = found.stages
     rows = [stages[int(at_s / found.stage_s)] for at_s in arrival_s]
     trace = Trace(

@@ -11,8 +11,8 @@ from replay_cases import CONTEXT_TOKENS, MAX_REPLICAS, TARGET
 from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 
+from tonnage.replay.policies import LOST_SCRAPES
 from tonnage.replay.policy import BEST_STATIC, FCFS, IN_TIME, TONNAGE
-from tonnage.replay.simulation import LOST_SCRAPES
 from tonnage.units import HOUR_S, significant
 
 Found = Mapping[Draw, Mapping[str, Run]]

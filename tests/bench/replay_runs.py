@@ -26,9 +26,8 @@ from replay_others.registry import ALL
 
 import tonnage
 from tonnage.replay.evaluation import QUANTILES
-from tonnage.replay.policies import PolicyResult, PreparedScenario
+from tonnage.replay.policies import PolicyResult, Scenario
 from tonnage.replay.policy import TONNAGE, policy_of
-from tonnage.replay.simulation import Scenario
 from tonnage.termination import process_pool
 from tonnage.units import MINUTE_S
 
@@ -124,11 +123,11 @@ class Run:
     """Bugs that ticks met."""
 
 
-def run_of(job: Job, drawn: Callable[[], PreparedScenario], sources: str) -> Run:
+def run_of(job: Job, drawn: Callable[[], Scenario], sources: str) -> Run:
     """Run a job; what goes wrong is part of the answer."""
     began_s = time.process_time()
     try:
-        outcome = drawn().outcome_of(policy_of(job.policy, ALL))
+        outcome = drawn().outcome_of(policy_of(job.policy, ALL), ALL)
     except Exception:  # told, with the run that it ended
         return Run(
             cpu_s=time.process_time() - began_s, sources=sources, error=traceback.format_exc()
@@ -226,7 +225,7 @@ def _written(
     folder: Path, draw: Draw, jobs: Sequence[Job], sources: str
 ) -> Sequence[tuple[Job, Run]]:
     """Run jobs of a draw, and write each file here, so that it stays if nobody waits for it."""
-    drawn = cache(lambda: PreparedScenario(draw.scenario(), ALL))
+    drawn = cache(draw.scenario)
     found = []
     for job in jobs:
         found.append((job, run_of(job, drawn, sources)))

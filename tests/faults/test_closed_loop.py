@@ -21,7 +21,7 @@ from tonnage.estimate.samples import fleet_samples
 from tonnage.replay.cluster import ReplayedModel
 from tonnage.replay.prometheus import drop_scrapes
 from tonnage.replay.simulation import Operator, Simulation
-from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
+from tonnage.replay.traffic import TrafficSource, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 from tonnage.units import HOUR_S
@@ -119,7 +119,7 @@ class TestRow11ACounterBeginsAnew:
 
 @cache
 def clean():
-    _, record = simulated(constant_rate(2.0), hours=1)
+    _, record = simulated(lambda _: 2.0, hours=1)
     return record
 
 
@@ -131,7 +131,7 @@ class TestCorruptedScrapes:
     """Three in ten, for an hour."""
 
     def differences(self, fault):
-        _, record = simulated(constant_rate(2.0), hours=1, faults=(fault,))
+        _, record = simulated(lambda _: 2.0, hours=1, faults=(fault,))
         told, wanted = by_time(record), by_time(clean())
         return {at_s: told[at_s] - wanted[at_s] for at_s in told if at_s >= HOUR_S / 2}
 
@@ -159,7 +159,7 @@ class TestCorruptedScrapes:
             multiplied(0.1, by=100, seed=2),
             without_numbers(0.1, seed=3),
         )
-        _, record = simulated(constant_rate(2.0), hours=0.75, faults=faults, settings=settings)
+        _, record = simulated(lambda _: 2.0, hours=0.75, faults=faults, settings=settings)
 
         told = [m.requests_per_s for m in record.moments if m.at_s > 300]
         assert max(told) < 1.5 * 2.0, "requests/s"
@@ -188,7 +188,7 @@ def latencies_times(factor):
 class TestRow17ACorrectionRunsWild:
     @pytest.mark.parametrize("factor", [100, 2])
     def test_and_stays_within_its_bands_and_lowers_nothing(self, factor):
-        operator, record = simulated(constant_rate(2.0), hours=1, faults=(latencies_times(factor),))
+        operator, record = simulated(lambda _: 2.0, hours=1, faults=(latencies_times(factor),))
 
         memory = operator.memory
         prior = record.cluster.request.speed

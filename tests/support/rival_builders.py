@@ -4,7 +4,7 @@ from bisect import bisect_right
 from dataclasses import replace
 
 from fleet_builders import a_model, a_request_of, a_sizing
-from tonnage.replay.baselines.rule import ObservedPod, RuleInput, Signals
+from tonnage.replay.baselines.rule import ObservedPod, Signals
 from tonnage.replay.cluster import FirstPlan, ReplayedModel, StartupTime
 from tonnage.replay.policies import RivalController
 from tonnage.replay.prometheus import Series
@@ -46,22 +46,17 @@ def piecewise(pieces: list[tuple[float, float]]) -> Rate:
     return lambda at_s: rates[max(0, bisect_right(starts, at_s) - 1)]
 
 
-def told(**changes):
-    """What is told of an object: 100,000 KV tokens, 10 requests/s of a replica as believed."""
-    return RuleInput(
-        **{
-            "flags": FLAGS,
-            "min_replicas": 1,
-            "max_replicas": 100,
-            "slo": Slo(
-                ttft=(Target(quantile=0.9, limit_s=2.0),),
-                tpot=(Target(quantile=0.9, limit_s=0.05),),
-            ),
-            "kv_tokens": 100_000,
-            "believed_requests_per_s": 10.0,
-        }
-        | changes
-    )
+KNOWN = {
+    "flags": FLAGS,
+    "min_replicas": 1,
+    "max_replicas": 100,
+    "slo": Slo(
+        ttft=(Target(quantile=0.9, limit_s=2.0),), tpot=(Target(quantile=0.9, limit_s=0.05),)
+    ),
+    "kv_tokens": 100_000,
+    "believed_requests_per_s": 10.0,
+}
+"""What is known of an object: 100,000 KV tokens, 10 requests/s of a replica as believed."""
 
 
 def a_signal(asked=4, *, at_s=0.0, ready=None, about=None, **answers):
@@ -76,7 +71,7 @@ def a_signal(asked=4, *, at_s=0.0, ready=None, about=None, **answers):
         asked=asked,
         pods=seen,
         answers={name: list(_series(values)) for name, values in answers.items()},
-        told=about or told(),
+        **KNOWN | (about or {}),
     )
 
 
@@ -121,7 +116,7 @@ def a_record(rule, *, replicas=2):
         replicas=replicas,
         believed_requests_per_s=sizing.goodput_requests_per_s,
     )
-    controller = RivalController(SETTINGS, rule, planned)
+    controller = RivalController(rule, planned)
     return Simulation(served, settings=SETTINGS, controller=controller).run(DURATION_S)
 
 

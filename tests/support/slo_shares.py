@@ -22,8 +22,8 @@ class SloShares:
 
 def slo_shares(record: Record, from_s: float, until_s: float) -> SloShares:
     """Return how the requests that came within a time fared; those never served were late."""
-    slo = slo_of(record.served.model.spec)
-    arrival_s = record.served.traffic.arrival_s
+    slo = slo_of(record.cluster.model.spec)
+    arrival_s = record.cluster.traffic.arrival_s
     table = record.cluster.table
     first_s, ended_s = memoryview(table.first_token_s), memoryview(table.ended_s)
     output = table.output_tokens

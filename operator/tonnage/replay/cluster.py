@@ -184,12 +184,10 @@ class SimulatedCluster:
             self._reconcile(self.template, at_s)
 
     def deploy(self, flags: Flags, replicas: int, at_s: float) -> None:
-        """Run so many engines with these flags from now on."""
         self._take(flags)
         self.scale(replicas, at_s)
 
     def scale(self, replicas: int, at_s: float) -> None:
-        """Ask for so many replicas of what was deployed."""
         if self.template is None:
             raise ValueError(f"{self.model.name}: nothing was deployed yet")
         self.replicas = replicas
@@ -365,12 +363,7 @@ class Record:
     faults: list[Exception] = field(default_factory=list)
     """Bugs of ours that ticks met."""
 
-    @property
-    def served(self) -> ReplayedModel:
-        return self.cluster.served
-
     def gpu_s(self, from_s: float, until_s: float) -> float:
-        """Return the GPU-seconds billed within a time."""
         return sum(pod.gpu_s(from_s, until_s) for pod in self.cluster.pods)
 
 

@@ -122,7 +122,7 @@ def fates(record: Record, drawn: Traffic, limits: LatencyLimits) -> RequestOutco
     arrival_s: Sequence[float] = drawn.arrival_s
     first_s, ended_s = memoryview(table.first_token_s), memoryview(table.ended_s)
     tokens = memoryview(table.output_tokens)
-    server_s = record.served.truth.server_s
+    server_s = record.cluster.served.truth.server_s
     ttfts_s = [
         begun_s - at_s + server_s if begun_s else math.inf
         for at_s, begun_s in zip(arrival_s, first_s, strict=True)

@@ -81,7 +81,6 @@ class Machine:
     num_gpus: int
 
     def times(self, speed: float) -> "Machine":
-        """Return the same engine, so many times as fast."""
         return replace(self, costs=scale_costs(self.costs, 1 / speed))
 
 
@@ -156,20 +155,18 @@ class Work:
     bins: "array[float]"
     """Replicas at their bound, of each bin of so many seconds from 0 on."""
     gpus_per_replica: int
-    bin_s: float = BIN_S
 
     @property
     def gpu_hours(self) -> float:
-        return sum(self.bins) * self.bin_s * self.gpus_per_replica / HOUR_S
+        return sum(self.bins) * BIN_S * self.gpus_per_replica / HOUR_S
 
     def mean(self, from_s: float, until_s: float) -> float:
-        first = int(from_s / self.bin_s)
-        part = self.bins[first : max(first + 1, int(until_s / self.bin_s))]
+        first = int(from_s / BIN_S)
+        part = self.bins[first : max(first + 1, int(until_s / BIN_S))]
         return sum(part) / len(part) if part else 0.0
 
 
 def work_of(drawn: Traffic, request: SizingRequest, flags: Flags, truth: GroundTruth) -> Work:
-    """Return the work of traffic for engines with these flags."""
     replica = true_replica(request, flags, truth)
     shapes = drawn.shapes
     prices = [_prices(replica, shape, request.slo, truth.speed) for _, shape in shapes]

@@ -11,8 +11,8 @@ themselves: whether long prompts had long answers was not counted.
 import math
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 from typing import Final
@@ -100,6 +100,31 @@ class Spread:
     """Ascending, one more than there are counts: the first is 0, the last may be infinite."""
     counts: tuple[float, ...]
     mean_tokens: float
+
+    def draw(self, longest_tokens: int) -> Callable[[Chance], int]:
+        """Return what draws lengths: a bin by its count, and a place within it.
+
+        Places are shares to a power, with which the mean length is right.
+        """
+        lows, highs = self.bounds[:-1], list(self.bounds[1:])
+        if math.isinf(highs[-1]):  # the open one ends with the longest that there may be
+            highs[-1] = max([longest_tokens, *highs[-2:-1]])
+        below = list(accumulate(self.counts))
+        least, most = (
+            sum(count * bound for count, bound in zip(self.counts, bounds, strict=True))
+            for bounds in (lows, highs)
+        )
+        place = (self.mean_tokens * below[-1] - least) / (most - least)
+        lowest, highest = PLACES
+        power = 1 / min(highest, max(lowest, place)) - 1
+
+        def draw_one(chance: Chance) -> int:
+            number = bisect_right(below, chance.share() * below[-1])
+            low, high = (bounds[min(number, len(bounds) - 1)] for bounds in (lows, highs))
+            within: float = chance.share() ** power
+            return max(1, round(low + (high - low) * within))
+
+        return draw_one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,12 +227,8 @@ def _cut(
     """Return all from the first window with a known step to the last known step."""
     window = min(known) // WINDOW_STEPS
     first = window * WINDOW_STEPS
-    cut = Span(
-        selector=span.selector,
-        from_s=span.from_s + first * span.step_s,
-        num_steps=max(known) + 1 - first,
-        step_s=span.step_s,
-    )
+    from_s, num_steps = span.from_s + first * span.step_s, max(known) + 1 - first
+    cut = replace(span, from_s=from_s, num_steps=num_steps)
     by_window = span.by_window()
     moved = {
         name: [
@@ -295,49 +316,15 @@ def trace_of(found: MeasuredTraffic, *, longest_tokens: int, seed: int = 0) -> T
         message = f"{expected / MILLION:.0f} million requests came, {MOST_REQUESTS / MILLION:g}"
         raise CountedError(f"{message} million are replayed at most: ask for a shorter time")
     chance = Chance(FIRST_SEED + seed)
-    prompts = [_Lengths.of(each, longest_tokens) for each in found.prompts]
-    outputs = [_Lengths.of(each, longest_tokens) for each in found.outputs]
+    prompts = [each.draw(longest_tokens) for each in found.prompts]
+    outputs = [each.draw(longest_tokens) for each in found.outputs]
     arrival_s, prompt_tokens, output_tokens = array("d"), array("q"), array("q")
     for step, requests in enumerate(found.requests):
         number, window = int(requests + chance.share()), step // WINDOW_STEPS
         places = sorted(chance.shares(number))
         arrival_s.extend((step + place) * found.span.step_s for place in places)
-        prompt_tokens.extend(prompts[window].draw(chance) for _ in range(number))
-        output_tokens.extend(outputs[window].draw(chance) for _ in range(number))
+        prompt_tokens.extend(prompts[window](chance) for _ in range(number))
+        output_tokens.extend(outputs[window](chance) for _ in range(number))
     if not arrival_s:
         raise CountedError("less than one request came in this time")
     return Trace(arrival_s=arrival_s, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lengths:
-    """What lengths are drawn from: a bin by its count, and a place within it."""
-
-    lows: Sequence[float]
-    highs: Sequence[float]
-    below: Sequence[float]
-    """Requests in bins up to each."""
-    power: float
-    """Of a uniform share: places in bins have the mean then that makes the mean length right."""
-
-    @classmethod
-    def of(cls, spread: Spread, longest_tokens: int) -> "_Lengths":
-        lows, highs = spread.bounds[:-1], list(spread.bounds[1:])
-        if math.isinf(highs[-1]):  # the open one ends with the longest that there may be
-            highs[-1] = max([longest_tokens, *highs[-2:-1]])
-        below = list(accumulate(spread.counts))
-        least, most = (
-            sum(count * bound for count, bound in zip(spread.counts, bounds, strict=True))
-            for bounds in (lows, highs)
-        )
-        place = (spread.mean_tokens * below[-1] - least) / (most - least)
-        lowest, highest = PLACES
-        return cls(
-            lows=lows, highs=highs, below=below, power=1 / min(highest, max(lowest, place)) - 1
-        )
-
-    def draw(self, chance: Chance) -> int:
-        number = bisect_right(self.below, chance.share() * self.below[-1])
-        low, high = (bounds[min(number, len(bounds) - 1)] for bounds in (self.lows, self.highs))
-        within: float = chance.share() ** self.power
-        return max(1, round(low + (high - low) * within))

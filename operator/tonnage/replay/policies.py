@@ -1,13 +1,26 @@
 """How a policy fares in a scenario."""
 
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Final
 
-from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
-from tonnage.replay.baselines.rule import ObservedPod, Rule, RuleInput, Signals
-from tonnage.replay.cluster import EPOCH_S, FirstPlan, Pod, Record, SimulatedCluster, moment
+from tonnage.api.objects import ModelDeployment
+from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, built_in_gpus
+from tonnage.engine.chance import Chance
+from tonnage.replay.baselines.rule import ObservedPod, Rule, Signals
+from tonnage.replay.cluster import (
+    EPOCH_S,
+    FirstPlan,
+    Pod,
+    Record,
+    ReplayedModel,
+    SimulatedCluster,
+    StartupTime,
+    moment,
+)
 from tonnage.replay.evaluation import (
     LatencyLimits,
     RunFigures,
@@ -16,7 +29,7 @@ from tonnage.replay.evaluation import (
     run_figures,
     series,
 )
-from tonnage.replay.ground_truth import Work, work_of
+from tonnage.replay.ground_truth import GroundTruth, Work, work_of
 from tonnage.replay.policy import (
     BEST_STATIC,
     MOST_REPLICAS,
@@ -28,15 +41,31 @@ from tonnage.replay.policy import (
     Rival,
     rule_of,
 )
-from tonnage.replay.prometheus import Query, Series, SimulatedPrometheus
-from tonnage.replay.simulation import SETTINGS, Controller, Scenario
+from tonnage.replay.prometheus import Query, Series, SimulatedPrometheus, drop_scrapes
+from tonnage.replay.simulation import (
+    SETTINGS,
+    Controller,
+    Operator,
+    Simulation,
+    SyntheticWorkload,
+    TraceWorkload,
+)
+from tonnage.replay.traces import drawn_from, times
 from tonnage.replay.traffic import Traffic
-from tonnage.settings import Settings
-from tonnage.sizing.expected import slo_of
+from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
 from tonnage.units import count_of
 
 Answers = Mapping[str, Sequence[Series]]
+LOST_SCRAPES: Final = 0.01
+FACTORS: Final = (0.75, 1.25)
+"""Of the prior's efficiencies, evenly, where the truth is drawn."""
+OVERHEADS: Final = (0.5, 2.0)
+KV_DOUBT: Final = 0.05
+"""To either side, as a share of the blocks."""
+SPEED_SPREAD: Final = 0.03
+"""Of single replicas, where the truth is drawn."""
+FIRST_SEED: Final = 13_000
 
 
 @dataclass(slots=True)
@@ -46,11 +75,9 @@ class RivalController:
     Before the traffic begins the rule is not asked: it would see an idle fleet and take it away.
     """
 
-    settings: Settings
     rule: Rule
     planned: FirstPlan
     """What it starts with: no rule chooses flags."""
-    reads_scrapes: bool = False
 
     @property
     def interval_s(self) -> float:
@@ -61,7 +88,6 @@ class RivalController:
         return self.rule.table
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
-        """Deploy or scale the cluster, and note a moment of it."""
         if record.cluster.template is None:
             record.cluster.deploy(self.planned.flags, self.planned.replicas, at_s)
         elif at_s >= 0:
@@ -69,7 +95,7 @@ class RivalController:
         record.moments.append(moment(record, at_s))
 
     def _scale(self, record: Record, answers: Answers, at_s: float) -> None:
-        cluster, told = record.cluster, _rule_input(record, self.planned)
+        cluster, scaling = record.cluster, record.cluster.model.spec.scaling
         pods, in_flight = cluster.remaining_pods, _in_flight(cluster, at_s)
         signals = Signals(
             at_s=at_s,
@@ -82,22 +108,27 @@ class RivalController:
                 )
                 for pod in pods
             ),
+            flags=self.planned.flags,
+            min_replicas=scaling.min_replicas,
+            max_replicas=scaling.max_replicas,
+            slo=cluster.request.slo,
+            kv_tokens=cluster.machine.kv_tokens,
+            believed_requests_per_s=self.planned.believed_requests_per_s,
             answers=self._of(cluster, pods, answers),
             arrived=bisect_right(cluster.traffic.arrival_s, at_s),
             in_flight=in_flight,
             waiting_at_router=cluster.waiting_at_router(at_s),
-            told=told,
-            pod_label=self.settings.pod_label,
+            pod_label=SETTINGS.pod_label,
             cluster=cluster,
         )
-        wanted = min(told.max_replicas, max(told.min_replicas, self.rule.replicas(signals)))
+        wanted = signals.bounded(self.rule.replicas(signals))
         if wanted != cluster.replicas:
             cluster.scale(wanted, at_s)
 
     def _of(self, cluster: SimulatedCluster, pods: Sequence[Pod], answers: Answers) -> Answers:
         """Return what was answered about these pods."""
         names, namespace = {pod.name for pod in pods}, cluster.model.namespace
-        place, name = self.settings.namespace_label, self.settings.pod_label
+        place, name = SETTINGS.namespace_label, SETTINGS.pod_label
         return {
             query: [
                 each
@@ -114,19 +145,6 @@ def _in_flight(cluster: SimulatedCluster, at_s: float) -> int:
         pod.engine.advance(at_s)
     outstanding = sum(pod.engine.num_outstanding for pod in cluster.live)
     return outstanding + cluster.waiting_at_router(at_s)
-
-
-def _rule_input(record: Record, planned: FirstPlan) -> RuleInput:
-    model, machine = record.served.model, record.cluster.machine
-    scaling = model.spec.scaling
-    return RuleInput(
-        flags=planned.flags,
-        min_replicas=scaling.min_replicas,
-        max_replicas=scaling.max_replicas,
-        slo=slo_of(model.spec),
-        kv_tokens=machine.kv_tokens,
-        believed_requests_per_s=planned.believed_requests_per_s,
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +171,6 @@ class ConstantFleet:
     replicas: int
     interval_s: float = 15.0
     table: Mapping[str, Query] = field(default_factory=dict)
-    reads_scrapes: bool = False
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:  # noqa: ARG002
         if record.cluster.template is None:
@@ -200,61 +217,99 @@ def static_peak(
     return BestStaticFleet(replicas=high, best_attainment=max(known.values()), num_runs=len(known))
 
 
-@dataclass(frozen=True)
-class PreparedScenario:
-    """One scenario with its requests drawn, and what all policies in it share, made once."""
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """One object, one draw of everything that chance decides; what policies share is made once."""
 
-    scenario: Scenario
-    rivals: Mapping[str, Rival] = field(default_factory=lambda: RIVALS)
-
-    @cached_property
-    def drawn(self) -> Traffic:
-        return self.scenario.draw()
+    model: ModelDeployment
+    requests: TraceWorkload | SyntheticWorkload
+    start: StartupTime = field(default_factory=StartupTime)
+    planned: FirstPlan
+    target: float
+    """Share of requests to be kept."""
+    speed: float | None = 1.0
+    """Of engines, as a factor of what is believed; None: each constant is drawn."""
+    seed: int = 0
+    gpus: Mapping[str, Gpu] = field(default_factory=built_in_gpus, repr=False)
+    """With the prices by which the operator chooses a split."""
 
     @cached_property
     def request(self) -> SizingRequest:
-        spec = self.scenario.model.spec
-        return ask(spec, look_up(spec, built_in_gpus()))
+        return ask(self.model.spec, look_up(self.model.spec, built_in_gpus()))
 
     @cached_property
     def limits(self) -> LatencyLimits:
-        return LatencyLimits.of(self.scenario.slo)
+        return LatencyLimits.of(self.request.slo)
+
+    @cached_property
+    def truth(self) -> GroundTruth:
+        if self.speed is not None:
+            return GroundTruth(speed=self.speed)
+        chance = Chance(FIRST_SEED + self.seed)
+
+        def between(low: float, high: float) -> float:
+            return low + (high - low) * chance.share()
+
+        low, high = OVERHEADS
+        return GroundTruth(
+            bandwidth_factor=between(*FACTORS),
+            compute_factor=between(*FACTORS),
+            prefill_factor=between(*FACTORS),
+            overhead_factor=low * (high / low) ** chance.share(),
+            kv_factor=between(1 - KV_DOUBT, 1 + KV_DOUBT),
+        )
+
+    @cached_property
+    def drawn(self) -> Traffic:
+        """The requests, the same for every policy."""
+        spec, requests = self.model.spec, self.requests
+        workload = expected_workload(spec)
+        if isinstance(requests, SyntheticWorkload):
+            return requests.shape.draw(
+                workload,
+                requests.requests_per_s,
+                context_tokens=spec.context_length,
+                seed=self.seed,
+            )
+        duration_s, trace = requests.duration_s, requests.trace
+        if spec.role == "prefill":
+            trace = replace(trace, output_tokens=array("q", [1]) * len(trace))
+        return drawn_from(
+            times(trace, requests.times, duration_s=duration_s, seed=self.seed),
+            duration_s=duration_s,
+            context_tokens=spec.context_length,
+            cached_fraction=workload.cached_fraction,
+        )
 
     @cached_property
     def work(self) -> Work:
-        found = self.scenario
-        return work_of(self.drawn, self.request, found.planned.flags, found.truth())
+        return work_of(self.drawn, self.request, self.planned.flags, self.truth)
 
     @cached_property
     def peak(self) -> BestStaticFleet:
         """The smallest constant fleet that keeps the target."""
 
-        def run(number: int) -> float:
-            return fates(self._run(self._constant(number)), self.drawn, self.limits).attainment
+        def attainment(number: int) -> float:
+            return fates(self.run(self._constant(number)), self.drawn, self.limits).attainment
 
-        return static_peak(
-            run,
-            target=self.scenario.target,
-            first=self.scenario.planned.replicas,
-            least=self.work.mean(0.0, self.drawn.duration_s),
-        )
+        least = self.work.mean(0.0, self.drawn.duration_s)
+        return static_peak(attainment, target=self.target, first=self.planned.replicas, least=least)
 
-    def outcome_of(self, policy: Policy) -> PolicyResult:
+    def outcome_of(self, policy: Policy, rivals: Mapping[str, Rival] = RIVALS) -> PolicyResult:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
-        scenario = self.scenario
         if policy.name == TONNAGE:
-            return self._outcome(policy, self._run(scenario.operator()))
+            return self._outcome(policy, self.run(self.operator()))
         if policy.name in OTHER_QUEUES:
             return self._with_queue(policy, *OTHER_QUEUES[policy.name])
         if policy.name == STATIC:
-            return self._outcome(policy, self._run(self._constant(int(policy.knob or 1))))
+            return self._outcome(policy, self.run(self._constant(int(policy.knob or 1))))
         if policy.name == BEST_STATIC:
             return self._static_peak(policy)
-        rule = rule_of(policy, self.rivals)
-        return self._outcome(policy, self._run(RivalController(SETTINGS, rule, scenario.planned)))
+        controller = RivalController(rule_of(policy, rivals), self.planned)
+        return self._outcome(policy, self.run(controller))
 
     def _static_peak(self, policy: Policy) -> PolicyResult:
-        peak, most = self.peak, self.scenario.model.spec.scaling.max_replicas
+        peak, most = self.peak, self.model.spec.scaling.max_replicas
         if peak.replicas is None:
             return self._outcome(policy, None, [self._no_peak(peak.best_attainment)])
         replicas = count_of(peak.replicas, "replica")
@@ -264,23 +319,41 @@ class PreparedScenario:
                 f"a constant fleet takes {replicas}, maxReplicas allows {most}: policies that "
                 "scale obey it, those of hindsight do not"
             )
-        return self._outcome(policy, self._run(self._constant(peak.replicas)), notes)
+        return self._outcome(policy, self.run(self._constant(peak.replicas)), notes)
 
     def _with_queue(self, policy: Policy, field: str, value: str) -> PolicyResult:
-        if not self.scenario.slo.ttft:
+        """Run the operator with another value of a field of the engine."""
+        if not self.request.slo.ttft:
             return self._outcome(policy, None, [f"{value} needs slo.timeToFirstToken"])
-        scenario = self.scenario.with_engine(field, value)
+        spec = self.model.spec
+        if spec.engine is not None:
+            engine = spec.engine.model_copy(update={field: value})
+            spec = spec.model_copy(update={"engine": engine})
         try:
-            return self._outcome(policy, self._run(scenario.operator(), scenario))
+            record = self.run(self.operator(), replace(self.model, spec=spec))
         except UnsupportedEngineError as error:
             return self._outcome(policy, None, [str(error)])
+        return self._outcome(policy, record)
 
-    def _run(self, controller: Controller, scenario: Scenario | None = None) -> Record:
-        simulation = (scenario or self.scenario).simulation(self.drawn, controller)
+    def operator(self) -> Operator:
+        return Operator(SETTINGS, gpus=self.gpus, is_brought_up=True)
+
+    def run(self, controller: Controller, model: ModelDeployment | None = None) -> Record:
+        """Simulate a controller; ``model``: another than that of the scenario."""
+        served = ReplayedModel(
+            model=model or self.model,
+            traffic=self.drawn,
+            truth=self.truth,
+            start=self.start,
+            speed_spread=0.0 if self.speed is not None else SPEED_SPREAD,
+            seed=self.seed,
+        )
+        faults = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
+        simulation = Simulation(served, settings=SETTINGS, controller=controller, faults=faults)
         return simulation.run(self.drawn.duration_s)
 
     def _constant(self, replicas: int) -> ConstantFleet:
-        return ConstantFleet(flags=self.scenario.planned.flags, replicas=replicas)
+        return ConstantFleet(flags=self.planned.flags, replicas=replicas)
 
     def _outcome(
         self, policy: Policy, record: Record | None, notes: Sequence[str] = ()
@@ -289,7 +362,7 @@ class PreparedScenario:
         found = fates(record, self.drawn, self.limits) if record else None
         return PolicyResult(
             policy=policy,
-            seed=self.scenario.seed,
+            seed=self.seed,
             judged=run_figures(record, self.drawn, found) if record and found else None,
             points=tuple(series(record, self.drawn, found, self.work)) if record and found else (),
             fluid_gpu_hours=self.work.gpu_hours,
@@ -298,7 +371,7 @@ class PreparedScenario:
         )
 
     def _no_peak(self, best: float) -> str:
-        drawn, target = self.drawn, self.scenario.target
+        drawn, target = self.drawn, self.target
         why = f"no constant number meets {target:.4g} of the requests, at best {best:.4f}"
         if drawn.too_long_s:
             why += (

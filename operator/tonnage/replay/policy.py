@@ -13,7 +13,7 @@ from tonnage.replay.baselines.wva import Throughput
 from tonnage.replay.prometheus import Query
 from tonnage.replay.simulation import SETTINGS
 from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
-from tonnage.units import count_of
+from tonnage.units import count_of, number_in
 
 Factory = Callable[[float, float], Rule]
 """Makes a fresh rule of the knob's value and the seconds between scrapes."""
@@ -137,10 +137,7 @@ def rule_of(policy: Policy, rivals: Mapping[str, Rival] = RIVALS) -> Rule:
 
 
 def _number(name: str, written: str) -> float:
-    try:
-        knob = float(written)
-    except ValueError:
-        knob = math.nan
+    knob = number_in(written)
     is_number = math.isfinite(knob) and knob > 0
     if not is_number or (name == STATIC and (knob != int(knob) or knob > MOST_REPLICAS)):
         what = (

@@ -97,7 +97,6 @@ class Target:
             self.keys[key[0]].append(key)
 
     def points(self, key: SeriesKey, after_s: float) -> list[tuple[float, float]]:
-        """Return the samples of a series after a time."""
         return [
             (at_s, page[key])
             for at_s, page in self.pages
@@ -130,7 +129,6 @@ class SimulatedPrometheus:
         target.take(at_s, page, self._kept_s)
 
     def drop(self, namespace: str, pod: str) -> None:
-        """Forget a pod that is gone."""
         self.targets.pop((namespace, pod), None)
 
     def ask(self, at_s: float) -> dict[str, list[Series]]:
@@ -290,7 +288,6 @@ class EngineCounters:
         """Requests that came while too many tokens waited."""
 
     def note_request(self, number: int) -> None:
-        """Note a request that the engine has been given."""
         self._starting.append(number)
 
     def _of(self, name: str, numbers: Iterable[int]) -> list[Any]:

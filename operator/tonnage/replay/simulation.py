@@ -4,12 +4,10 @@ And what every policy of a comparison gets alike: traffic, engines, cold starts,
 """
 
 import math
-from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
-from types import MappingProxyType
 from typing import Final, Protocol
 
 from tonnage.api.objects import ModelDeployment
@@ -17,7 +15,6 @@ from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import DeploymentView, Fleet, ModelState, ModelView, PodView
 from tonnage.control.tick import tick
-from tonnage.engine.chance import Chance
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes, PodKey
 from tonnage.estimate.metrics import (
     BUCKETS,
@@ -35,10 +32,8 @@ from tonnage.replay.cluster import (
     Record,
     ReplayedModel,
     SimulatedCluster,
-    StartupTime,
     moment_of_tick,
 )
-from tonnage.replay.ground_truth import GroundTruth
 from tonnage.replay.prometheus import (
     Fault,
     Page,
@@ -46,21 +41,17 @@ from tonnage.replay.prometheus import (
     SeriesKey,
     SimulatedPrometheus,
     Target,
-    drop_scrapes,
 )
-from tonnage.replay.traces import Trace, drawn_from, times
-from tonnage.replay.traffic import Shape, Traffic
+from tonnage.replay.traces import Trace
+from tonnage.replay.traffic import Shape
 from tonnage.settings import Settings
-from tonnage.sizing.expected import expected_workload, slo_of
-from tonnage.sizing.workload import Slo
+from tonnage.sizing.expected import expected_workload
 
 
 class Operator:
     """Ticks as the operator's loop does."""
 
-    table: Mapping[str, Query] = MappingProxyType({})
-    """It asks for raw samples."""
-    reads_scrapes = True
+    table = None
 
     def __init__(
         self,
@@ -80,7 +71,6 @@ class Operator:
         self._scrapes = FleetScrapes(settings)
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
-        """Decide, and do what is to be written."""
         outcome = tick(self._fleet(record, prometheus, at_s), self.memory)
         self.memory = outcome.memory
         for writes in outcome.writes:
@@ -121,13 +111,13 @@ class Operator:
         """Return the settings; in the act that creates the fleet one step may be all of it."""
         if not self._is_brought_up or record.cluster.template:
             return self.settings
-        most = record.served.model.spec.scaling.max_replicas
+        most = record.cluster.model.spec.scaling.max_replicas
         return self.settings.model_copy(update={"max_scale_up_replicas": most})
 
 
 def _bounds(record: Record) -> frozenset[str]:
     """Return which bounds to ask for: around the limits of the promise."""
-    slo = slo_of(record.served.model.spec)
+    slo = record.cluster.request.slo
     ttft, tpot = ({target.limit_s for target in targets} for targets in (slo.ttft, slo.tpot))
     return frozenset({"+Inf", *(str(float(bound)) for bound in judged_bounds(ttft, tpot))})
 
@@ -199,7 +189,6 @@ def deployment_view(cluster: SimulatedCluster, at_s: float) -> DeploymentView | 
 
 
 def pod_views(cluster: SimulatedCluster, at_s: float) -> tuple[PodView, ...]:
-    """Return the pods that are there at a time."""
     return tuple(
         PodView(
             namespace=cluster.model.namespace,
@@ -228,12 +217,8 @@ class Controller(Protocol):
         """Time from one act to the next."""
 
     @property
-    def table(self) -> Mapping[str, Query]:
-        """What it may ask Prometheus by name."""
-
-    @property
-    def reads_scrapes(self) -> bool:
-        """It takes scrapes as they are."""
+    def table(self) -> Mapping[str, Query] | None:
+        """What it may ask Prometheus by name; None: it takes scrapes as they are."""
 
     def act(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> None:
         """Deploy or scale the cluster, and note a moment of it."""
@@ -256,7 +241,7 @@ class Simulation:
         """``controller``: the operator with these settings, unless another is given."""
         self.settings, self._faults = settings, faults
         self._controller = controller or Operator(settings)
-        self._prometheus = SimulatedPrometheus(settings, self._controller.table)
+        self._prometheus = SimulatedPrometheus(settings, self._controller.table or {})
         self.record = Record(cluster=SimulatedCluster(served=served))
         interval_s = self._controller.interval_s
         self.begins_s = -interval_s * math.ceil(served.start.longest_s / interval_s)
@@ -282,7 +267,7 @@ class Simulation:
 
     def _ready(self, pod: Pod, at_s: float) -> None:
         self.record.cluster.open(pod)
-        if not (self._controller.table or self._controller.reads_scrapes):
+        if self._controller.table == {}:
             return  # nobody asks Prometheus, and scraping would be most of the work
         interval_s = self.settings.scrape_interval_s
         passed = math.floor(at_s / interval_s - pod.phase) + 1
@@ -295,14 +280,14 @@ class Simulation:
         page: Page | None = pod.counters.page(at_s)
         for fault in self._faults:
             page = fault(page, pod.number, at_s)
-        namespace = self.record.served.model.namespace
+        namespace = self.record.cluster.model.namespace
         self._prometheus.take(namespace, pod.name, EPOCH_S + at_s, page)
         self._at(at_s + self.settings.scrape_interval_s, partial(self._scrape, pod))
 
     def _act(self, at_s: float) -> None:
         cluster = self.record.cluster
         for pod in cluster.end_drained(at_s):
-            self._prometheus.drop(self.record.served.model.namespace, pod.name)
+            self._prometheus.drop(self.record.cluster.model.namespace, pod.name)
         self._at(at_s + self._controller.interval_s, self._act)
         before = len(cluster.pods)
         self._controller.act(self.record, self._prometheus, at_s)
@@ -311,15 +296,6 @@ class Simulation:
 
 
 SETTINGS: Final = Settings(prometheus_url="http://prometheus.replay:9090")
-LOST_SCRAPES: Final = 0.01
-FACTORS: Final = (0.75, 1.25)
-"""Of the prior's efficiencies, evenly, where the truth is drawn."""
-OVERHEADS: Final = (0.5, 2.0)
-KV_DOUBT: Final = 0.05
-"""To either side, as a share of the blocks."""
-SPEED_SPREAD: Final = 0.03
-"""Of single replicas, where the truth is drawn."""
-FIRST_SEED: Final = 13_000
 
 
 class ReplayError(Exception):
@@ -343,89 +319,6 @@ class SyntheticWorkload:
     shape: Shape
     requests_per_s: float
     """In the mean."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
-    """One object, one draw of everything that chance decides."""
-
-    model: ModelDeployment
-    requests: TraceWorkload | SyntheticWorkload
-    start: StartupTime
-    planned: FirstPlan
-    target: float
-    """Share of requests to be kept."""
-    speed: float | None = 1.0
-    """Of engines, as a factor of what is believed; None: each constant is drawn."""
-    seed: int = 0
-    gpus: Mapping[str, Gpu] = field(default_factory=built_in_gpus, repr=False)
-    """With the prices by which the operator chooses a split."""
-
-    @property
-    def slo(self) -> Slo:
-        return slo_of(self.model.spec)
-
-    def with_engine(self, field: str, value: str) -> "Scenario":
-        """Return the same with another value of a field of the engine."""
-        spec = self.model.spec
-        if spec.engine is None:
-            return self
-        engine = spec.engine.model_copy(update={field: value})
-        spec = spec.model_copy(update={"engine": engine})
-        return replace(self, model=replace(self.model, spec=spec))
-
-    def truth(self) -> GroundTruth:
-        if self.speed is not None:
-            return GroundTruth(speed=self.speed)
-        chance = Chance(FIRST_SEED + self.seed)
-
-        def between(low: float, high: float) -> float:
-            return low + (high - low) * chance.share()
-
-        low, high = OVERHEADS
-        return GroundTruth(
-            bandwidth_factor=between(*FACTORS),
-            compute_factor=between(*FACTORS),
-            prefill_factor=between(*FACTORS),
-            overhead_factor=low * (high / low) ** chance.share(),
-            kv_factor=between(1 - KV_DOUBT, 1 + KV_DOUBT),
-        )
-
-    def draw(self) -> Traffic:
-        """Return the requests, the same for every policy."""
-        spec, requests = self.model.spec, self.requests
-        workload = expected_workload(spec)
-        if isinstance(requests, SyntheticWorkload):
-            return requests.shape.draw(
-                workload,
-                requests.requests_per_s,
-                context_tokens=spec.context_length,
-                seed=self.seed,
-            )
-        duration_s, trace = requests.duration_s, requests.trace
-        if spec.role == "prefill":
-            trace = replace(trace, output_tokens=array("q", [1]) * len(trace))
-        return drawn_from(
-            times(trace, requests.times, duration_s=duration_s, seed=self.seed),
-            duration_s=duration_s,
-            context_tokens=spec.context_length,
-            cached_fraction=workload.cached_fraction,
-        )
-
-    def operator(self) -> Operator:
-        return Operator(SETTINGS, gpus=self.gpus, is_brought_up=True)
-
-    def simulation(self, drawn: Traffic, controller: Controller) -> Simulation:
-        served = ReplayedModel(
-            model=self.model,
-            traffic=drawn,
-            truth=self.truth(),
-            start=self.start,
-            speed_spread=0.0 if self.speed is not None else SPEED_SPREAD,
-            seed=self.seed,
-        )
-        faults = (drop_scrapes(LOST_SCRAPES, seed=self.seed),)
-        return Simulation(served, settings=SETTINGS, controller=controller, faults=faults)
 
 
 def first_plan(model: ModelDeployment, gpus: Mapping[str, Gpu] | None = None) -> FirstPlan:

@@ -27,10 +27,6 @@ FIRST_SEED: Final = 7_000
 """Beyond those that capacity is searched with."""
 
 
-def constant_rate(requests_per_s: float) -> Rate:
-    return lambda _: requests_per_s
-
-
 def diurnal(mean_requests_per_s: float, *, swing: float, period_s: float) -> Rate:
     """Return a rate that rises and falls by a share ``swing`` of its mean, beginning at the mean.
 
@@ -191,14 +187,12 @@ class Shape:
     def draw(
         self, workload: Workload, requests_per_s: float, *, context_tokens: int, seed: int = 0
     ) -> Traffic:
-        """Return the traffic of a mean request and a mean rate."""
         shapes = [(from_s, longer(workload, factor)) for from_s, factor in self.longer]
         source = TrafficSource(rate=partial(self.rate, requests_per_s), shapes=shapes)
         return traffic(source, duration_s=self.duration_s, context_tokens=context_tokens, seed=seed)
 
 
 def longer(workload: Workload, factor: float) -> Workload:
-    """Return requests that are so many times as long."""
     prompt, second = workload.prompt, workload.output_second_moment
     return replace(
         workload,

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from replay_others.inside import Profile, counters, profile_of
-from tonnage.replay.baselines.rule import RuleInput, Signals, limit_s, whole
+from tonnage.replay.baselines.rule import Signals, limit_s, whole
 from tonnage.replay.prometheus import Query
 
 INTERVAL_S: Final = 180.0
@@ -101,8 +101,8 @@ class ClassicPlanner:
         num_decoding = seen.requests_per_s * seen.duration_s / signals.ready
         expected_s = profile.itl_s(max(1, round(num_decoding)), seen.context_tokens)
         correction = seen.itl_s / expected_s
-        limit = self.share * limit_s(signals.told.slo.tpot, QUANTILE) / correction
-        each = _best_tokens_per_s(seen.context_tokens, limit, signals.told, profile)
+        limit = self.share * limit_s(signals.slo.tpot, QUANTILE) / correction
+        each = _best_tokens_per_s(seen.context_tokens, limit, signals, profile)
         return seen.requests_per_s * seen.output_tokens / each
 
 
@@ -122,12 +122,12 @@ def _interval_means(grown: Mapping[str, float]) -> IntervalMeans | None:
 
 
 def _best_tokens_per_s(
-    context_tokens: float, limit: float, told: RuleInput, profile: Profile
+    context_tokens: float, limit: float, signals: Signals, profile: Profile
 ) -> float:
     """Return the throughput at the highest KV usage within a limit of ITL, else at the lowest."""
-    held = told.kv_tokens / max(1.0, context_tokens)
+    held = signals.kv_tokens / max(1.0, context_tokens)
     for step in range(GRID, 0, -1):
-        num = min(told.flags.max_num_seqs, int(held * step / GRID))
+        num = min(signals.flags.max_num_seqs, int(held * step / GRID))
         if num and (itl_s := profile.itl_s(num, context_tokens)) <= limit:
             return num / itl_s
     return 1 / profile.itl_s(1, context_tokens)

@@ -118,7 +118,7 @@ def profile_of(signals: Signals) -> Profile:
 def true_requests_per_s(signals: Signals) -> float:
     """Return the goodput of a replica as it is, of the requests that come first."""
     cluster = _cluster(signals)
-    request = replace(cluster.request, flags=signals.told.flags)
+    request = replace(cluster.request, flags=signals.flags)
     oracle = Oracle(request=request, machine=cluster.machine)
     return oracle.staffing(cluster.traffic.shapes[0][1]).each(1)
 

@@ -264,13 +264,13 @@ class ScalingManager:
 
     def _capacity(self, row: Row, signals: Signals) -> float:
         """Return the tokens that a replica can have in its cache, by memory and by compute."""
-        by_memory = FULL_KV * signals.told.kv_tokens
+        by_memory = FULL_KV * signals.kv_tokens
         held = self.held.setdefault(size_class(row.shape.output_tokens), deque(maxlen=READINGS))
         if row.is_full:
             held.append(row.tokens)
         if held:
             return min(by_memory, fmean(held))
-        return min(by_memory, allowed_tokens(row.shape, signals.told.flags) or by_memory)
+        return min(by_memory, allowed_tokens(row.shape, signals.flags) or by_memory)
 
     def _full_rate(self, rows: Sequence[Row], shape: MeanRequest, at_s: float) -> FullRate | None:
         """Take what full replicas make, and return what one serves of the lengths known."""
@@ -338,7 +338,7 @@ def _rows(signals: Signals) -> list[Row]:
     made, found = signals.by_pod("made"), shapes(signals)
     return [
         Row(
-            tokens=used[pod] * signals.told.kv_tokens,
+            tokens=used[pod] * signals.kv_tokens,
             waiting=waiting[pod],
             shape=found.get(pod, MeanRequest()),
             made_per_s=made.get(pod, 0.0),

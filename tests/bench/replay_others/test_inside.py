@@ -59,6 +59,4 @@ def test_the_true_goodput_is_above_none_and_near_what_is_believed_where_engines_
     rule, _ = watched()
     signals = rule.seen[0]
 
-    assert true_requests_per_s(signals) == pytest.approx(
-        signals.told.believed_requests_per_s, rel=0.15
-    )
+    assert true_requests_per_s(signals) == pytest.approx(signals.believed_requests_per_s, rel=0.15)

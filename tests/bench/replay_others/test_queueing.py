@@ -12,7 +12,7 @@ from replay_others.wva_queueing import (
     first_guess,
     new_filter,
 )
-from rival_builders import a_signal, told
+from rival_builders import FLAGS, a_signal
 from tonnage.replay.baselines.wva import MeanRequest
 
 SERVER = QueueServer(
@@ -106,6 +106,6 @@ def test_replicas_are_the_rate_over_the_best_rate():
     server = QueueServer(
         speed=Speed(alpha_s=alpha_s, beta_s=beta_s, gamma_s=gamma_s),
         shape=MeanRequest(input_tokens=2000, output_tokens=201),
-        max_batch=told().flags.max_num_seqs,
+        max_batch=FLAGS.max_num_seqs,
     )
     assert found == math.ceil(10 / server.best_rate(ttft_s=2.0, itl_s=0.05)) > 2

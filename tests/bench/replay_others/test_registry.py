@@ -19,7 +19,7 @@ def test_a_rival_runs_and_stays_within_the_limits(name):
 
     assert record.faults == []
     assert all(1 <= moment.replicas <= 6 for moment in record.moments)
-    assert slo_shares(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
+    assert slo_shares(record, 0, DURATION_S).num_requests == record.cluster.traffic.num_requests
 
 
 @pytest.mark.parametrize("name", ALL)

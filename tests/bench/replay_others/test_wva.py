@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
 from replay_others.wva2 import TokenSaturation
-from rival_builders import a_signal, told
+from rival_builders import FLAGS, a_signal
 
 pytestmark = pytest.mark.thorough
 
@@ -54,14 +56,9 @@ def test_the_second_analyzer_counts_replicas_on_their_way():
 
 def test_the_second_analyzer_knows_the_flags_before_it_has_seen_a_full_queue():
     # 8,192 x 200 / 2,200 = 745 sequences, 30 by the flag: x 2,100 = 63,000 of 1,000,000 tokens
-    flags = told().flags
-    about = told(kv_tokens=1_000_000, flags=type(flags)(**(vars_of(flags) | {"max_num_seqs": 30})))
+    about = {"kv_tokens": 1_000_000, "flags": replace(FLAGS, max_num_seqs=30)}
     rule = TokenSaturation(load=0.85, scrape_interval_s=15)
     rule.replicas(a_signal(2, about=about, kv_usage=[0.06, 0.06], waiting=[0, 0], **LENGTHS))
 
     # 120,000 / 0.85 - 126,000 = 15,176
     assert rule.gauge.desired == 3
-
-
-def vars_of(flags):
-    return {name: getattr(flags, name) for name in type(flags).__dataclass_fields__}

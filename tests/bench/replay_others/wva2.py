@@ -12,7 +12,7 @@ from statistics import median
 from typing import Final
 
 from tonnage.estimate.metrics import RUNNING, WAITING
-from tonnage.replay.baselines.rule import KV_USAGE, RuleInput, Signals, scrapes_in
+from tonnage.replay.baselines.rule import KV_USAGE, Signals, scrapes_in
 from tonnage.replay.baselines.wva import (
     INTERVAL_S,
     PEAK_S,
@@ -77,29 +77,28 @@ class TokenSaturation:
         pods = [pod for pod in used if pod in waiting]
         if not pods:
             return self.gauge.replicas(signals, signals.asked)
-        told, found = signals.told, shapes(signals)
-        demand, capacities = 0.0, []
+        demand, capacities, found = 0.0, [], shapes(signals)
         for pod in pods:
-            shape, tokens = found.get(pod, MeanRequest()), used[pod] * told.kv_tokens
+            shape, tokens = found.get(pod, MeanRequest()), used[pod] * signals.kv_tokens
             demand += tokens + waiting[pod] * (shape.input_tokens + shape.output_tokens)
-            capacities.append(self._capacity(tokens, waiting[pod], shape, told))
+            capacities.append(self._capacity(tokens, waiting[pod], shape, signals))
         mean = mean_shape(found)
         demand += signals.waiting_at_router * (mean.input_tokens + mean.output_tokens)
         wanted = desired_replicas(signals, demand, median(capacities), load=self.load)
         return self.gauge.replicas(signals, wanted)
 
     def _capacity(
-        self, tokens: float, waiting: float, shape: MeanRequest, told: RuleInput
+        self, tokens: float, waiting: float, shape: MeanRequest, signals: Signals
     ) -> float:
         """Return the tokens that a replica can have in its cache, by memory and by compute."""
-        by_memory = FULL_KV * told.kv_tokens
+        by_memory = FULL_KV * signals.kv_tokens
         seen = self.observed.setdefault(_class_of(shape), deque(maxlen=OBSERVED))
         if waiting >= FULL_QUEUE and tokens > 0:
             seen.append(tokens)
             return min(by_memory, tokens)
         if seen:
             return min(by_memory, sum(seen) / len(seen))
-        return min(by_memory, allowed_tokens(shape, told.flags) or by_memory)
+        return min(by_memory, allowed_tokens(shape, signals.flags) or by_memory)
 
 
 def _class_of(shape: MeanRequest) -> str:

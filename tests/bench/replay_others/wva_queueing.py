@@ -231,7 +231,7 @@ class QueueingModel:
             self.filter = new_filter(astuple(first_guess(self.probe(signals))))
         found = self.filter
         self._learn(found, signals, shape, rate / signals.ready)
-        slo, share = signals.told.slo, self.share
+        slo, share = signals.slo, self.share
         best = _server(signals, shape, found.state).best_rate(
             ttft_s=share * limit_s(slo.ttft, QUANTILE), itl_s=share * limit_s(slo.tpot, QUANTILE)
         )
@@ -256,7 +256,7 @@ class QueueingModel:
 
 def _server(signals: Signals, shape: MeanRequest, state: Vector) -> QueueServer:
     speed = Speed(**dict(zip(("alpha_s", "beta_s", "gamma_s"), state, strict=True)))
-    return QueueServer(speed=speed, shape=shape, max_batch=signals.told.flags.max_num_seqs)
+    return QueueServer(speed=speed, shape=shape, max_batch=signals.flags.max_num_seqs)
 
 
 def _latencies(signals: Signals) -> MeanLatencies | None:

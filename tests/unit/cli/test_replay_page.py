@@ -21,7 +21,7 @@ from tonnage.cli.text.replay import (
 )
 from tonnage.replay.cluster import FirstPlan
 from tonnage.replay.evaluation import RunFigures, SeriesPoint
-from tonnage.replay.policies import PolicyResult
+from tonnage.replay.policies import PolicyResult, Scenario
 from tonnage.replay.policy import policy_of
 from tonnage.replay.simulation import SyntheticWorkload
 from tonnage.replay.traffic import SHAPES
@@ -96,15 +96,16 @@ def replays(*outcomes, num_seeds=1, ran_pods=None, hour=None):
     return Replays(
         question=ReplayQuestion(
             source=f"trace {SCRIPT}",
-            requests=SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=1.0),
-            model=model,
-            planned=plan,
+            scenario=Scenario(
+                model=model,
+                requests=SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=1.0),
+                planned=plan,
+                target=0.99,
+            ),
             hour=hour,
             starts_s=(240.0,),
             policies=tuple(dict.fromkeys(each.policy for each in outcomes)),
             num_seeds=num_seeds,
-            target=0.99,
-            speed=1.0,
             ran_pods=ran_pods,
         ),
         outcomes=outcomes,

@@ -14,9 +14,9 @@ from replay_cases import CHAT, manifest
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.policies import PreparedScenario
+from tonnage.replay.policies import Scenario
 from tonnage.replay.policy import Policy
-from tonnage.replay.simulation import Scenario, SyntheticWorkload, TraceWorkload, first_plan
+from tonnage.replay.simulation import SyntheticWorkload, TraceWorkload, first_plan
 from tonnage.replay.traces import Trace, window_of
 from tonnage.replay.traffic import SHAPES, SWING, Traffic, TrafficSource, diurnal, traffic
 from tonnage.sizing.expected import expected_workload
@@ -54,7 +54,7 @@ def of_trace(found: Traffic, duration_s) -> TraceWorkload:
 def drift_without_its_end(requests_per_s):
     """Until lengths have grown; what follows would take as long again to search."""
     found, duration_s = shape("drift", requests_per_s), 1.5 * HOUR_S
-    return replace(found, requests=of_trace(found.draw(), duration_s))
+    return replace(found, requests=of_trace(found.drawn, duration_s))
 
 
 def day_of_two_hours(requests_per_s):
@@ -108,7 +108,7 @@ class Bounds:
     ],
 )
 def test_no_change_keeps_less_or_costs_more_unseen(make, bounds):
-    found = PreparedScenario(make()).outcome_of(Policy(name="tonnage"))
+    found = make().outcome_of(Policy(name="tonnage"))
 
     assert found.faults == ()
     assert found.judged.attainment >= bounds.least_kept

@@ -9,7 +9,7 @@ from fleet_builders import a_model, a_request_of, a_sizing
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.evaluation import width_of
 from tonnage.replay.ground_truth import GroundTruth, true_replica, work_of
-from tonnage.replay.policies import PreparedScenario, static_peak
+from tonnage.replay.policies import Scenario, static_peak
 from tonnage.replay.policy import (
     OWN,
     RIVALS,
@@ -23,7 +23,6 @@ from tonnage.replay.policy import (
 from tonnage.replay.simulation import (
     SETTINGS,
     ReplayError,
-    Scenario,
     SyntheticWorkload,
     TraceWorkload,
     first_plan,
@@ -84,8 +83,7 @@ def a_scenario(requests, **changes):
 
 @cache
 def fared(name, *stages, **changes):
-    drawn = PreparedScenario(a_scenario(even_trace(*stages), **changes))
-    return drawn.outcome_of(policy_of(name))
+    return a_scenario(even_trace(*stages), **changes).outcome_of(policy_of(name))
 
 
 def test_every_policy_is_described_in_a_line():
@@ -146,9 +144,8 @@ def test_a_first_fleet_of_more_than_one_step_is_there_for_all():
     model = a_model(**SMALL | {"demand": demand, "scaling": {"maxReplicas": 16}})
     plan = first_plan(model)
     scenario = a_scenario(even_trace((100.0, 30.0)), model=model, planned=plan)
-    drawn = PreparedScenario(scenario)
 
-    found = [drawn.outcome_of(policy_of(name)) for name in ("tonnage", "hpa-concurrency")]
+    found = [scenario.outcome_of(policy_of(name)) for name in ("tonnage", "hpa-concurrency")]
 
     assert plan.replicas > SETTINGS.max_scale_up_replicas
     assert [each.points[0].ready for each in found] == [plan.replicas] * 2
@@ -212,7 +209,7 @@ def test_the_static_peak_keeps_the_target_and_one_replica_less_does_not():
 
 def test_no_constant_fleet_serves_what_is_longer_than_the_context():
     requests = even_trace((2.0, 60.0), prompt=8000, output=200)
-    found = PreparedScenario(a_scenario(requests)).outcome_of(policy_of("best-static"))
+    found = a_scenario(requests).outcome_of(policy_of("best-static"))
 
     assert found.judged is None
     assert "120 of 120 are longer than contextLength" in found.notes[0]
@@ -221,7 +218,7 @@ def test_no_constant_fleet_serves_what_is_longer_than_the_context():
 def test_what_policies_of_a_draw_share_is_changed_by_none():
     stages = ((4.0, 60.0), (16.0, 60.0))
     names = ("best-static", "wva-throughput", "tonnage")
-    drawn = PreparedScenario(a_scenario(even_trace(*stages)))
+    drawn = a_scenario(even_trace(*stages))
     together = {name: drawn.outcome_of(policy_of(name)) for name in (*names, *reversed(names))}
 
     assert together == {name: fared(name, *stages) for name in names}
@@ -276,7 +273,7 @@ def test_newest_first_is_nothing_without_a_ttft_target():
         update={"slo": model.spec.slo.model_copy(update={"time_to_first_token": None})}
     )
     scenario = a_scenario(even_trace((4.0, 60.0)), model=replace(model, spec=spec), planned=plan)
-    found = PreparedScenario(scenario).outcome_of(policy_of("newest-first"))
+    found = scenario.outcome_of(policy_of("newest-first"))
 
     assert found.judged is None
     assert "slo.timeToFirstToken" in found.notes[0]
@@ -291,7 +288,7 @@ def test_another_queue_is_nothing_on_a_release_that_it_is_refused_for(policy, be
     engine = model.spec.engine.model_copy(update={"version": before})
     older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
     scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
-    found = PreparedScenario(scenario).outcome_of(policy_of(policy))
+    found = scenario.outcome_of(policy_of(policy))
 
     assert found.judged is None
     assert f"engine.version {needed}" in found.notes[0]
@@ -318,9 +315,7 @@ def test_a_replay_compares_refusals_where_nobody_is_refused():
 
 
 def test_a_truth_that_is_drawn_is_another_with_another_seed():
-    drawn = [
-        a_scenario(even_trace((1.0, 60.0)), speed=None, seed=seed).truth() for seed in (0, 0, 1)
-    ]
+    drawn = [a_scenario(even_trace((1.0, 60.0)), speed=None, seed=seed).truth for seed in (0, 0, 1)]
 
     assert drawn[0] == drawn[1] != drawn[2]
     for truth in drawn:
@@ -329,7 +324,7 @@ def test_a_truth_that_is_drawn_is_another_with_another_seed():
 
 
 def test_a_shape_is_drawn_for_the_demand_of_the_spec():
-    found = a_scenario(SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=2.0)).draw()
+    found = a_scenario(SyntheticWorkload(shape=SHAPES["steady"], requests_per_s=2.0)).drawn
 
     assert found.num_requests == pytest.approx(7200, rel=0.05)
 

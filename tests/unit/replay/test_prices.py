@@ -5,9 +5,9 @@ from dataclasses import replace
 from fleet_builders import a_model
 from tonnage.catalog.gpu import Price, Rent, built_in_gpus
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.policies import PreparedScenario
+from tonnage.replay.policies import Scenario
 from tonnage.replay.policy import policy_of
-from tonnage.replay.simulation import Scenario, SyntheticWorkload, first_plan
+from tonnage.replay.simulation import SyntheticWorkload, first_plan
 from tonnage.replay.traffic import SHAPES
 
 MODEL = a_model(
@@ -40,9 +40,8 @@ def test_the_operator_stays_on_it():
         target=0.95,
         gpus=GPUS,
     )
-    drawn = PreparedScenario(scenario)
-    found = drawn.outcome_of(policy_of("tonnage"))
-    hours, duration_s = found.judged.gpu_hours, drawn.drawn.duration_s
+    found = scenario.outcome_of(policy_of("tonnage"))
+    hours, duration_s = found.judged.gpu_hours, scenario.drawn.duration_s
 
     assert not found.faults
     assert hours >= planned.flags.parallelism.num_gpus * duration_s / 3600

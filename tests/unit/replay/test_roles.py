@@ -8,10 +8,10 @@ import pytest
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.replay.cluster import StartupTime
-from tonnage.replay.evaluation import LatencyLimits, fates
-from tonnage.replay.policies import PreparedScenario
+from tonnage.replay.evaluation import fates
+from tonnage.replay.policies import Scenario
 from tonnage.replay.policy import TONNAGE, Policy
-from tonnage.replay.simulation import Scenario, TraceWorkload, first_plan
+from tonnage.replay.simulation import TraceWorkload, first_plan
 from tonnage.replay.traces import Trace
 
 RATE = 6.0
@@ -76,11 +76,11 @@ def scenario(role, *stages):
 def needed(role, stages, shape):
     """Return the smallest constant fleet that keeps the targets for a shape, with these flags."""
     found = replace(scenario(role, *stages), requests=requests([shape]))
-    return PreparedScenario(found).peak.replicas
+    return found.peak.replicas
 
 
 def replayed(role, *stages):
-    found = PreparedScenario(scenario(role, *stages)).outcome_of(Policy(name=TONNAGE))
+    found = scenario(role, *stages).outcome_of(Policy(name=TONNAGE))
     assert found.faults == ()
     return found
 
@@ -90,8 +90,8 @@ def most_replicas(found, from_s, until_s):
 
 
 def test_a_request_is_a_token_for_prefill_and_all_cached_but_a_token_for_decode():
-    read = scenario("prefill", LONG_PROMPTS).draw()
-    made = scenario("decode", LONG_PROMPTS).draw()
+    read = scenario("prefill", LONG_PROMPTS).drawn
+    made = scenario("decode", LONG_PROMPTS).drawn
 
     assert set(read.output_tokens) == {1}
     assert set(read.cached_tokens) == {0}
@@ -134,10 +134,10 @@ def test_where_answers_get_shorter_nothing_is_late_and_replicas_go():
 
 def ran(found):
     """Run the operator, and return the requests and what became of each."""
-    drawn = found.draw()
-    record = found.simulation(drawn, found.operator()).run(drawn.duration_s)
+    drawn = found.drawn
+    record = found.run(found.operator())
     assert not record.faults
-    return drawn, fates(record, drawn, LatencyLimits.of(found.slo))
+    return drawn, fates(record, drawn, found.limits)
 
 
 def read_by(prefill):

@@ -11,9 +11,9 @@ from fleet_builders import a_model
 from thorough import one_of_each
 from tonnage.replay.cluster import StartupTime
 from tonnage.replay.evaluation import RequestOutcomes, series
-from tonnage.replay.policies import PreparedScenario
+from tonnage.replay.policies import Scenario
 from tonnage.replay.policy import OWN, RIVALS, policy_of
-from tonnage.replay.simulation import Scenario, SyntheticWorkload, first_plan
+from tonnage.replay.simulation import SyntheticWorkload, first_plan
 from tonnage.replay.traffic import SHAPES
 
 
@@ -91,14 +91,12 @@ def steps():
             "outputTokens": {"mean": 200},
         },
     )
-    return PreparedScenario(
-        Scenario(
-            model=model,
-            requests=SyntheticWorkload(shape=SHAPES["step"], requests_per_s=16.0),
-            start=StartupTime(mean_s=60.0),
-            planned=first_plan(model),
-            target=0.9,
-        )
+    return Scenario(
+        model=model,
+        requests=SyntheticWorkload(shape=SHAPES["step"], requests_per_s=16.0),
+        start=StartupTime(mean_s=60.0),
+        planned=first_plan(model),
+        target=0.9,
     )
 
 

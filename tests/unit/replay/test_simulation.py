@@ -20,7 +20,7 @@ from tonnage.replay.ground_truth import GroundTruth, machine
 from tonnage.replay.policies import ConstantFleet
 from tonnage.replay.prometheus import Ladders, drop_scrapes
 from tonnage.replay.simulation import Simulation, deployment_view, pod_views
-from tonnage.replay.traffic import TrafficSource, constant_rate, traffic
+from tonnage.replay.traffic import TrafficSource, traffic
 from tonnage.settings import Settings
 from tonnage.sizing.expected import expected_workload
 
@@ -40,7 +40,7 @@ LADDERS = Ladders(ttft_s=LATENCY_BOUNDS_S, tpot_s=LATENCY_BOUNDS_S)
 
 
 def some_traffic(model, rate, *, duration_s):
-    source = TrafficSource(rate=constant_rate(rate), shapes=((0.0, expected_workload(model.spec)),))
+    source = TrafficSource(rate=lambda _: rate, shapes=((0.0, expected_workload(model.spec)),))
     return traffic(source, duration_s=duration_s, context_tokens=8192)
 
 
@@ -282,18 +282,18 @@ def test_pods_are_scraped_where_somebody_asks(asks):
     nobody = ConstantFleet(flags=of_operator.cluster.template.flags, replicas=2)
     controller = None if asks else nobody
     record = Simulation(
-        of_operator.served, settings=SETTINGS, faults=(seen,), controller=controller
+        of_operator.cluster.served, settings=SETTINGS, faults=(seen,), controller=controller
     ).run(600.0)
 
     assert bool(pages) == asks
-    assert slo_shares(record, 0.0, 600.0).num_requests == record.served.traffic.num_requests
+    assert slo_shares(record, 0.0, 600.0).num_requests == record.cluster.traffic.num_requests
 
 
 def test_all_that_came_was_served_and_once():
     record = simulated()
 
-    assert num_ended(*record.cluster.pods) == record.served.traffic.num_requests
-    assert slo_shares(record, 0.0, 600.0).num_requests == record.served.traffic.num_requests
+    assert num_ended(*record.cluster.pods) == record.cluster.traffic.num_requests
+    assert slo_shares(record, 0.0, 600.0).num_requests == record.cluster.traffic.num_requests
 
 
 def test_the_operator_measures_the_rate_that_comes():

@@ -1,6 +1,5 @@
 """A buyer's own prices over those of the catalogue: single ones, or a whole list from a file."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
@@ -25,7 +24,7 @@ from tonnage.cli.console import Failure, ManifestError, failing, read_every
 from tonnage.cli.read.manifest import UnreadableError, read_text
 from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.sizing.cost import least_usd_per_gpu_hour
-from tonnage.units import MILLION
+from tonnage.units import MILLION, number_in
 
 
 def known_gpus(folder: Path | None) -> Mapping[str, Gpu]:
@@ -266,10 +265,7 @@ def _text(value: object, where: str) -> str:
 
 
 def _positive(value: object, *, where: str) -> float:
-    try:
-        amount = float(str(value))
-    except ValueError:
-        amount = math.nan
+    amount = number_in(value)
     if not 0 < amount <= MILLION:
         raise ManifestError(f"{where}: {str(value)[:40]!r} is no price per GPU and hour")
     return amount

@@ -59,7 +59,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.replay.cluster import EPOCH_S
 from tonnage.replay.evaluation import promised_share, unjudged_targets
 from tonnage.replay.measured_traffic import CountedError, trace_of
-from tonnage.replay.policies import PolicyResult
+from tonnage.replay.policies import PolicyResult, Scenario
 from tonnage.replay.policy import (
     DEFAULT,
     Policy,
@@ -76,7 +76,16 @@ from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.expected import slo_of
 from tonnage.sizing.request import ask, look_up
 from tonnage.termination import process_pool
-from tonnage.units import DAY_S, HOUR_S, MILLION, count_of, format_s, seconds, significant
+from tonnage.units import (
+    DAY_S,
+    HOUR_S,
+    MILLION,
+    count_of,
+    format_s,
+    number_in,
+    seconds,
+    significant,
+)
 
 LEAST_TARGET: Final = 0.5
 SPEEDS: Final = (0.1, 10.0)
@@ -151,15 +160,8 @@ def _window(value: str) -> tuple[float, float]:
     return begins_s, ends_s
 
 
-def _number(value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        return math.nan
-
-
 def _target(value: str) -> float:
-    share = _number(value.removesuffix("%")) / PERCENT
+    share = number_in(value.removesuffix("%")) / PERCENT
     if not LEAST_TARGET <= share <= 1:
         raise ValueError(f"{value!r} is not a share from 50% to 100%")
     return share
@@ -169,7 +171,7 @@ def _speed(value: str) -> float | None:
     if value == DRAWN:
         return None
     low, high = SPEEDS
-    factor = _number(value)
+    factor = number_in(value)
     if not low <= factor <= high:
         raise ValueError(f"{value!r} is neither 'drawn' nor from {low:g} to {high:g}")
     return factor
@@ -187,8 +189,6 @@ def _count_option(name: str, default: int, help_text: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayOptions:
-    """What the command was given."""
-
     # fmt: off
     trace_file: Path | None = argument(metavar="[TRACE]", required=False, type=FILE)
     names: tuple[str, ...] = files_option()
@@ -245,7 +245,6 @@ RequestSource = tuple[str, TraceWorkload | SyntheticWorkload, float | None]
 
 
 def requests_asked(options: ReplayOptions, deployment: ModelDeployment) -> RequestSource:
-    """Return what is to be replayed."""
     file, shape, url = options.trace_file, options.shape, options.traffic.prometheus_url
     given = [each for each in (file, shape, url) if each is not None]
     if options.traffic.time_unit is not None and file is None:
@@ -319,7 +318,6 @@ def _check_size(part: Trace, duration_s: float, options: ReplayOptions) -> None:
 
 
 def _of_fleet(options: ReplayOptions, deployment: ModelDeployment, scaled: str) -> RequestSource:
-    """Draw a trace of what Prometheus counted."""
     found = options.traffic.counted(deployment.namespace, deployment.name)
     if found.model_name not in {None, deployment.spec.model.id}:
         remark(
@@ -340,7 +338,6 @@ SILENT_S: Final = 30.0
 
 
 def run(options: ReplayOptions) -> None:
-    """Simulate and show."""
     check_page(options.page_file, options.form)
     resource = single_model(load(options.names), options.names, command="replay")
     question = _question(options, resource)
@@ -414,17 +411,19 @@ def _question(options: ReplayOptions, resource: ManifestObject) -> ReplayQuestio
         raise Failure(f"{gpu.name}: {error}", EXIT_INFEASIBLE) from error
     return ReplayQuestion(
         source=source,
-        requests=requests,
+        scenario=Scenario(
+            model=deployment,
+            requests=requests,
+            planned=plan,
+            target=promised_share(slo_of(spec)) if options.target is None else options.target,
+            speed=options.speed,
+            gpus=gpus,
+        ),
         ran_pods=ran_pods,
-        model=deployment,
-        planned=plan,
         hour=gpu_hour(gpu, plan.flags.parallelism.num_gpus),
         starts_s=options.starts_s,
         policies=options.policies or default_policies(spec),
         num_seeds=options.num_seeds,
-        target=promised_share(slo_of(spec)) if options.target is None else options.target,
-        speed=options.speed,
-        gpus=gpus,
     )
 
 

@@ -47,8 +47,8 @@ MARGIN: Final = 1.08
 
 
 def replay_page(found: Replays) -> str:
-    """Return the whole page: the report, and the pictures of each GPU class and cold start."""
-    deployment, target = found.question.model, found.question.target
+    scenario = found.question.scenario
+    deployment, target = scenario.model, scenario.target
     pictures = (
         picture
         for number, (_, fared) in enumerate(found.by_start())

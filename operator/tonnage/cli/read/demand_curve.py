@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tonnage.api.strict_json import read_json
 from tonnage.cli.console import ManifestError, failing, read_every
 from tonnage.cli.read.manifest import read_text
-from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, format_s
+from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, format_s, number_in
 
 if TYPE_CHECKING:
     from tonnage.replay.traces import Trace
@@ -171,10 +170,7 @@ def _time_s(value: object, column: str, where: str) -> float:
 
 
 def _rate(value: object, column: str, where: str) -> float:
-    try:
-        rate = float(str(value))
-    except ValueError:
-        rate = math.nan
+    rate = number_in(value)
     if not 0 <= rate <= MILLION:
         raise ManifestError(
             f"{where}: {column}: {str(value)[:40]!r} is no number from 0 to {MILLION}"

@@ -1,22 +1,20 @@
 """A replay: every policy in every case by every seed, what that came to, and the answer as data."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from statistics import median
 from typing import Any, Final
 
-from tonnage.api.objects import ModelDeployment
-from tonnage.catalog.gpu import Gpu, built_in_gpus
 from tonnage.cli.results.planning import identity
 from tonnage.explain.demand_outcome import price_figures
 from tonnage.explain.report import DIGITS, round_estimate
-from tonnage.replay.cluster import FirstPlan, StartupTime
+from tonnage.replay.cluster import StartupTime
 from tonnage.replay.evaluation import QUANTILES, RunFigures, SeriesPoint
-from tonnage.replay.policies import PolicyResult, PreparedScenario
+from tonnage.replay.policies import PolicyResult, Scenario
 from tonnage.replay.policy import BEST_STATIC, Policy
-from tonnage.replay.simulation import Scenario, SyntheticWorkload, TraceWorkload
+from tonnage.replay.simulation import TraceWorkload
 from tonnage.replay.traces import Trace
 from tonnage.sizing.cost import GpuHour, cents
 
@@ -29,46 +27,29 @@ class ReplayQuestion:
 
     source: str
     """The file or the shape that the requests come from."""
-    requests: TraceWorkload | SyntheticWorkload
-    model: ModelDeployment
-    planned: FirstPlan
-    """What all policies begin with."""
+    scenario: Scenario
+    """Each case has another cold start, each run another seed."""
     hour: GpuHour | None
     """Of one GPU; None: no price is known."""
     starts_s: tuple[float, ...]
     """Cold starts, on average."""
     policies: tuple[Policy, ...]
     num_seeds: int
-    target: float
-    speed: float | None
-    gpus: Mapping[str, Gpu] = field(default_factory=built_in_gpus)
-    """With the prices that the split of a replica is chosen by."""
     ran_pods: float | None = None
     """That the fleet itself ran in the mean, where the requests are its own and all of them."""
 
     @property
     def trace(self) -> Trace | None:
         """Return the trace of a file, whose clock and columns are worth a word."""
-        found = self.requests.trace if isinstance(self.requests, TraceWorkload) else None
+        requests = self.scenario.requests
+        found = requests.trace if isinstance(requests, TraceWorkload) else None
         return found if found and found.clock else None
 
     @property
     def jobs(self) -> list["Job"]:
         """Everything that is to be run, in the order of the answer."""
         return [
-            (
-                Scenario(
-                    model=self.model,
-                    requests=self.requests,
-                    start=StartupTime(mean_s=start_s),
-                    planned=self.planned,
-                    target=self.target,
-                    speed=self.speed,
-                    seed=seed,
-                    gpus=self.gpus,
-                ),
-                policy,
-            )
+            (replace(self.scenario, start=StartupTime(mean_s=start_s), seed=seed), policy)
             for start_s in self.starts_s
             for policy in self.policies
             for seed in range(self.num_seeds)
@@ -81,7 +62,7 @@ Job = tuple[Scenario, Policy]
 def run_job(job: Job) -> PolicyResult:
     """Run one job: what a process of the pool is asked."""
     scenario, policy = job
-    return PreparedScenario(scenario).outcome_of(policy)
+    return scenario.outcome_of(policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +116,6 @@ class Replays:
     """Of the jobs, in their order."""
 
     def by_start(self) -> Iterator[tuple[float, list[CaseResult]]]:
-        """Yield each cold start with every policy."""
         question, outcomes = self.question, iter(self.outcomes)
         for start_s in question.starts_s:
             groups = {
@@ -155,30 +135,29 @@ class Replays:
         return list(dict.fromkeys(fault for each in self.outcomes for fault in each.faults))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return everything as data."""
-        question = self.question
+        question, scenario = self.question, self.question.scenario
         return {
-            "metadata": identity(question.model),
-            "model": question.model.spec.model.id,
+            "metadata": identity(scenario.model),
+            "model": scenario.model.spec.model.id,
             "requests": question.source,
             "requestTimes": question.trace.clock if question.trace else None,
             "columnsNotUsed": list(question.trace.unused) if question.trace else [],
-            "targetFraction": question.target,
+            "targetFraction": scenario.target,
             "seeds": question.num_seeds,
-            "speed": "drawn" if question.speed is None else question.speed,
+            "speed": "drawn" if scenario.speed is None else scenario.speed,
             "ranReplicas": _finite(question.ran_pods),
             "cases": [_case(question, *each) for each in self.by_start()],
         }
 
 
 def _case(question: ReplayQuestion, start_s: float, found: Sequence[CaseResult]) -> dict[str, Any]:
-    flags, hour = question.planned.flags, question.hour
+    planned, hour = question.scenario.planned, question.hour
     return {
-        "gpu": question.model.spec.hardware.gpu,
+        "gpu": question.scenario.model.spec.hardware.gpu,
         "startUpSeconds": start_s,
-        "gpusPerReplica": flags.parallelism.num_gpus,
-        "maxNumSeqs": flags.max_num_seqs,
-        "firstReplicas": question.planned.replicas,
+        "gpusPerReplica": planned.flags.parallelism.num_gpus,
+        "maxNumSeqs": planned.flags.max_num_seqs,
+        "firstReplicas": planned.replicas,
         "perGpuHour": None if hour is None else round(hour.usd, DIGITS),
         "currency": None if hour is None else hour.currency,
         "price": None if hour is None else price_figures(hour),

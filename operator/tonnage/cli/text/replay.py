@@ -12,12 +12,11 @@ from tonnage.cli.results.replays import PERCENT, CaseResult, ReplayQuestion, Rep
 from tonnage.cli.text.layout import DIM, INDENT, fitting_table, heading, indent
 from tonnage.control.input.times import rfc3339
 from tonnage.replay.cluster import EPOCH_S
-from tonnage.replay.evaluation import FEWEST_OF_AN_HOUR, LatencyLimits, RunFigures
+from tonnage.replay.evaluation import FEWEST_OF_AN_HOUR, RunFigures
+from tonnage.replay.policies import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.policy import BEST_STATIC, OTHER_QUEUES, TONNAGE
-from tonnage.replay.simulation import FACTORS, LOST_SCRAPES, OVERHEADS
 from tonnage.replay.traces import unused_of
 from tonnage.sizing.cost import GpuHour
-from tonnage.sizing.expected import slo_of
 from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant
 
 UNKNOWN: Final = "-"
@@ -74,7 +73,8 @@ def ran_words(found: list[CaseResult], question: ReplayQuestion) -> str:
 
     Where the target is missed nothing is called saved, as in the headline.
     """
-    pods, gpus = question.ran_pods, question.planned.flags.parallelism.num_gpus
+    pods, scenario = question.ran_pods, question.scenario
+    gpus = scenario.planned.flags.parallelism.num_gpus
     tonnage = next((each for each in found if each.policy.name == TONNAGE and each.figures), None)
     if pods is None or tonnage is None:
         return ""
@@ -82,7 +82,7 @@ def ran_words(found: list[CaseResult], question: ReplayQuestion) -> str:
     span_s = DAY_S if is_by_day(first) else first.duration_s
     took = pods * gpus * span_s / HOUR_S
     ratio = (tonnage.middle("gpu_hours") or 0.0) * span_s / first.duration_s / took
-    is_met = tonnage.keeps(question.target)
+    is_met = tonnage.keeps(scenario.target)
     change = f"{_compared(ratio)} that" if is_met else "which misses the target"
     span = "a day" if is_by_day(first) else f"in {format_s(first.duration_s)}"
     return (
@@ -169,7 +169,6 @@ def _p95(fared: CaseResult, name: str) -> float:
 
 
 def fluid_words(found: Sequence[CaseResult]) -> str:
-    """Say what the traffic takes at least."""
     outcomes = [outcome for each in found for outcome in each.outcomes if outcome.judged]
     if not outcomes:
         return ""
@@ -181,19 +180,19 @@ def fluid_words(found: Sequence[CaseResult]) -> str:
 
 
 def case_title(question: ReplayQuestion, start_s: float) -> str:
-    flags, gpu = question.planned.flags, question.model.spec.hardware.gpu
-    number = flags.parallelism.num_gpus
+    planned, gpu = question.scenario.planned, question.scenario.model.spec.hardware.gpu
+    flags, number = planned.flags, planned.flags.parallelism.num_gpus
     return (
         f"{gpu}{f' x {number}' if number > 1 else ''}, cold start {format_s(start_s)}, "
         f"max-num-seqs {flags.max_num_seqs}; begins with "
-        f"{count_of(question.planned.replicas, 'replica')}"
+        f"{count_of(planned.replicas, 'replica')}"
     )
 
 
 def notes(found: Replays) -> Iterator[str]:
     """Yield what the figures mean and stand on."""
-    question = found.question
-    limits = LatencyLimits.of(slo_of(question.model.spec))
+    question, scenario = found.question, found.question.scenario
+    limits = scenario.limits
     asked = [
         f"{name} within {format_s(limit)}"
         for name, limit in (("TTFT", limits.ttft_s), ("mean TPOT", limits.tpot_s))
@@ -220,12 +219,12 @@ def notes(found: Replays) -> Iterator[str]:
     if judged:
         span = "a day" if is_by_day(judged[0]) else "the traffic"
         yield f"GPU-h: of {span}, from the creation of pods to their end"
-    gpu, hour = question.model.spec.hardware.gpu, question.hour
+    gpu, hour = scenario.model.spec.hardware.gpu, question.hour
     yield f"cost: no price of {gpu} is known" if hour is None else f"cost: {gpu} at {hour}"
     yield f"of peak: GPU-hours over those of {BEST_STATIC}, which knows the traffic beforehand"
-    if question.model.spec.scaling.schedules:
+    if scenario.model.spec.scaling.schedules:
         yield f"schedules: by a clock that is {rfc3339(EPOCH_S)} when the traffic begins"
-    yield _engines(question.speed)
+    yield _engines(scenario.speed)
 
 
 def _engines(speed: float | None) -> str:
@@ -245,19 +244,18 @@ COLORS: Final = {"yes": "green", "short": "yellow", "no": "red"}
 
 
 def replay_report(found: Replays, console: Console) -> Iterator[RenderableType]:
-    """Yield the parts of the answer, as wide as the console."""
-    question = found.question
-    deployment = question.model
+    question, deployment = found.question, found.question.scenario.model
+    target = found.question.scenario.target
     name = f"{deployment.namespace}/{deployment.name}: {deployment.spec.model.id}"
     yield heading(f"{name}, {printable(question.source)}")
     for start_s, fared in found.by_start():
-        kind = verdict_kind(fared, question.target)
-        yield Text(headline(fared, question.target), style=COLORS[kind])
+        kind = verdict_kind(fared, target)
+        yield Text(headline(fared, target), style=COLORS[kind])
         if ran := ran_words(fared, question):
             yield Text(ran)
         yield Text(case_title(question, start_s), style="bold")
         rows = [{POLICY: str(each.policy), **cells(each)} for each in fared]
-        styles = ["" if each.keeps(question.target) else "red" for each in fared]
+        styles = ["" if each.keeps(target) else "red" for each in fared]
         table = fitting_table(rows, names=[POLICY], console=console, indent=INDENT, styles=styles)
         yield from map(indent, table)
         for each in fared:

@@ -62,7 +62,7 @@ class Hpa:
 
     def replicas(self, signals: Signals, wanted: int) -> int:
         """Return what becomes of the number that metrics ask for."""
-        at_s, now, told = signals.at_s, signals.asked, signals.told
+        at_s, now = signals.at_s, signals.asked
         if not self.recommended:
             self.recommended.append((at_s, now))
         steady = self._stabilize(wanted, now, at_s)
@@ -70,7 +70,7 @@ class Hpa:
             allowed = min(steady, max(now, self._highest(now, at_s)))
         else:
             allowed = max(steady, min(now, self._lowest(now, at_s)))
-        found = min(told.max_replicas, max(told.min_replicas, allowed))
+        found = signals.bounded(allowed)
         longest_s = max(rate.period_s for rate in (*self.up.rates, *self.down.rates))
         self.changes = [each for each in self.changes if each[0] > at_s - longest_s]
         if found != now:
@@ -249,7 +249,7 @@ class SloLaw:
         }
 
     def replicas(self, signals: Signals) -> int:
-        slo = signals.told.slo
+        slo = signals.slo
         ratios = (_ratio(signals, "ttft", slo.ttft), _ratio(signals, "tpot", slo.tpot))
         self.recent = [*self.recent, min(CLAMP, max(ratios))][-SMOOTHED:]
         saturation = sum(self.recent) / len(self.recent)

@@ -17,21 +17,6 @@ ROUNDING: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleInput:
-    """What every rule is told of an object; none has to find it out, few use it."""
-
-    flags: Flags
-    """That run, and stay."""
-    min_replicas: int
-    max_replicas: int
-    slo: Slo
-    kv_tokens: int
-    """Of a replica, as its engine reports them."""
-    believed_requests_per_s: float
-    """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPod:
     """A pod that was not taken away."""
 
@@ -50,6 +35,15 @@ class Signals:
     asked: int
     """Replicas that the Deployment asks for."""
     pods: tuple[ObservedPod, ...]
+    flags: Flags
+    """That run, and stay."""
+    min_replicas: int
+    max_replicas: int
+    slo: Slo
+    kv_tokens: int
+    """Of a replica, as its engine reports them."""
+    believed_requests_per_s: float
+    """Goodput of a replica as the plan has it: for rules that take a capacity as their input."""
     answers: Mapping[str, Sequence[Series]] = field(default_factory=dict)
     """By query, the series of these pods. Those of pods that were taken away are left out."""
     arrived: int = 0
@@ -58,10 +52,13 @@ class Signals:
     """Of those, that have not got their last token: engines hold them, or the router does."""
     waiting_at_router: int = 0
     """Requests that came while nobody was Ready."""
-    told: RuleInput
     pod_label: str = "pod"
     cluster: SimulatedCluster | None = None
     """What is simulated, with all that nobody could know: for experiments, no rival reads it."""
+
+    def bounded(self, replicas: int) -> int:
+        """Return the nearest number within the limits of the object."""
+        return min(self.max_replicas, max(self.min_replicas, replicas))
 
     @property
     def ready(self) -> int:
@@ -89,7 +86,7 @@ class Signals:
         """Return what a histogram of all pods together holds, by upper bound."""
         found: dict[float, float] = {}
         for series in self.answers.get(query, ()):
-            bound = math.inf if series.labels["le"] == "+Inf" else float(series.labels["le"])
+            bound = float(series.labels["le"])
             found[bound] = found.get(bound, 0.0) + series.value
         return found
 

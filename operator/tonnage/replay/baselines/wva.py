@@ -63,8 +63,7 @@ class Gauge:
     desired: int | None = None
 
     def replicas(self, signals: Signals, desired: int) -> int:
-        told = signals.told
-        self.desired = min(told.max_replicas, max(told.min_replicas, desired))
+        self.desired = signals.bounded(desired)
         return self.hpa.replicas(signals, self.desired)
 
 
@@ -112,7 +111,6 @@ def shapes(signals: Signals) -> dict[str, MeanRequest]:
 
 
 def mean_shape(found: dict[str, MeanRequest]) -> MeanRequest:
-    """Return the mean of pods."""
     if not found:
         return MeanRequest()
     each = found.values()
@@ -181,7 +179,7 @@ class Throughput:
         line = self._line(shown)
         if rate is None or not shape.output_tokens or line is None or line.at(FULL) <= 0:
             return self.gauge.replicas(signals, signals.asked)
-        held = signals.told.kv_tokens / _kv_tokens(shape, signals)
+        held = signals.kv_tokens / _kv_tokens(shape, signals)
         self._verify(line, held, signals)
         demand = rate * shape.output_tokens + signals.waiting_at_router / (DRAIN * line.at(FULL))
         each = FULL * held / line.at(FULL)
@@ -231,7 +229,6 @@ def _itl_samples(signals: Signals) -> list[ItlSample]:
 
 
 def fit_line(points: Sequence[ItlSample]) -> ItlLine:
-    """Return the line of least squares."""
     mean = sum(each.usage for each in points) / len(points)
     mean_s = sum(each.itl_s for each in points) / len(points)
     spread = sum((each.usage - mean) ** 2 for each in points)

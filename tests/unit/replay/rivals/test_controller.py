@@ -49,7 +49,7 @@ def test_a_rival_runs_and_stays_within_the_limits(name):
 
     assert record.faults == []
     assert all(1 <= moment.replicas <= 6 for moment in record.moments)
-    assert slo_shares(record, 0, DURATION_S).num_requests == record.served.traffic.num_requests
+    assert slo_shares(record, 0, DURATION_S).num_requests == record.cluster.traffic.num_requests
 
 
 def test_a_load_that_rises_brings_replicas_when_they_are_asked_for():
@@ -86,7 +86,7 @@ def test_a_router_counts_what_came_and_what_is_not_done():
     rule, record = watched()
     last, table = rule.seen[-1], record.cluster.table
 
-    arrived = [n for n, at_s in enumerate(record.served.traffic.arrival_s) if at_s <= last.at_s]
+    arrived = [n for n, at_s in enumerate(record.cluster.traffic.arrival_s) if at_s <= last.at_s]
     assert last.arrived == len(arrived)
     assert last.in_flight == sum(table.ended_s[n] > last.at_s for n in arrived)
 
@@ -94,7 +94,7 @@ def test_a_router_counts_what_came_and_what_is_not_done():
 def test_a_rule_is_told_the_cache_of_an_engine():
     rule, record = watched()
 
-    assert rule.seen[0].told.kv_tokens == record.cluster.machine.kv_tokens
+    assert rule.seen[0].kv_tokens == record.cluster.machine.kv_tokens
 
 
 @pytest.mark.parametrize("name", RIVALS)

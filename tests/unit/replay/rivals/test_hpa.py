@@ -1,6 +1,6 @@
 import pytest
 
-from rival_builders import a_signal, told
+from rival_builders import a_signal
 from tonnage.replay.baselines.hpa import Behavior, Hpa, Rate, for_pods, for_total
 
 
@@ -93,7 +93,7 @@ def test_a_rate_counts_what_was_taken_away_within_its_period():
 
 
 def test_it_stays_within_the_limits_of_the_object():
-    about = told(min_replicas=3, max_replicas=6)
+    about = {"min_replicas": 3, "max_replicas": 6}
 
     assert asked_by_turns(Hpa(), [(0, 50)], start=4, about=about) == [6]
     assert asked_by_turns(Hpa(), [(0, 0), (300, 0)], start=4, about=about) == [4, 3]
