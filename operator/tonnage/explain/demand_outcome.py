@@ -310,7 +310,6 @@ def price_figures(hour: GpuHour) -> dict[str, Any]:
 
 
 def load_written(served: ServiceLevel) -> str:
-    """Write how full the replicas are."""
     return (
         f"{significant(served.running)} running requests each on average; KV cache "
         f"{served.kv_usage:.0%} full"

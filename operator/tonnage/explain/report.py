@@ -193,7 +193,6 @@ def batch_reasons(sizing: Sizing) -> tuple[Reason, Reason]:
 
 
 def sizing_reasons(sizing: Sizing) -> tuple[Reason, ...]:
-    """Say with numbers what set the batch and the replicas."""
     reasons: tuple[Reason, ...] = batch_reasons(sizing)
     rate = requests_per_s_asked(sizing)
     if rate is not None:
@@ -284,7 +283,6 @@ def start_reasons(sizing: Sizing) -> tuple[Reason, ...]:
 
 
 def attention_name(sizing: Sizing) -> str:
-    """Name the kinds of attention in the model, for a person."""
     kinds = (_kind(attention) for _, attention in sizing.request.shape.attentions())
     return ", ".join(dict.fromkeys(kinds))
 

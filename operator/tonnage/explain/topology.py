@@ -32,7 +32,6 @@ def roles_verdict(found: Comparison, *, link_is_assumed: bool) -> tuple[Answer, 
 
 
 def _weighed(found: Comparison) -> str:
-    """Return whether roles apart cost less than one fleet for both, with the numbers."""
     if not found.is_weighed:
         return f"not weighed: {found.refusal}"
     if found.divided is None:

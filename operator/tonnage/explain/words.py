@@ -83,7 +83,6 @@ def _fit(sizing: Sizing) -> Answer:
 
 
 def _source(sizing: Sizing) -> str:
-    """Say who says how large the cache is."""
     given = sizing.budget.given_pool
     if sizing.request.measured_kv_tokens is not None:
         return "measured on a running replica"

@@ -58,7 +58,6 @@ def approve(*, options: ApproveOptions) -> None:
 
 
 def _proposal(found: Resource, name: str, digest: str | None) -> Resource:
-    """Return the plan that is meant."""
     mode = block(found, "spec", "scaling").get("mode") or "Auto"
     if mode != APPROVE:
         raise Failure(

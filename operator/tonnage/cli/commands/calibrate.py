@@ -82,8 +82,6 @@ UNSAID: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrateOptions:
-    """What the command was given."""
-
     # fmt: off
     question: PlanInputOptions
     results: tuple[str, ...] = option("--result", multiple=True, metavar="FILE",
@@ -261,7 +259,6 @@ def headline(file: CalibrationFile) -> str:
 
 
 def remarks_on(found: CalibrationFile, fit: SpeedFit, subject: Subject) -> Iterable[str]:
-    """Yield what is odd about the result."""
     for name in fit.at_bounds:
         yield (
             f"the {name} is at the end of its range: another GPU class or split than "
@@ -302,7 +299,6 @@ def calibrate(*, options: CalibrateOptions) -> None:
 
 
 def _subject(options: CalibrateOptions) -> Subject:
-    """Return the engine that the options name."""
     question = options.question
     asked = asking(question, class_of(question), has_slo=False)
     resource = single_model(asked, question.names, command="calibrate")
@@ -336,7 +332,6 @@ def bench_commands(subject: Subject) -> Iterator[str]:
 
 
 def _runs_in(results: Sequence[str], subject: Subject) -> list[BenchmarkRun]:
-    """Return the runs of all files."""
     runs, model = [run for path in results for run in read_runs(path)], subject.request.shape.name
     for run in runs:
         if run.model not in {None, model}:

@@ -50,7 +50,6 @@ class TableOptions:
     form: str = output_option()
 
     def named(self, known: Iterable[str]) -> list[str]:
-        """Return the names that were asked for."""
         names = [name for name in known if self.match.casefold() in name.casefold()]
         if not names:
             raise Failure(f"no name has {self.match!r} in it")

@@ -50,8 +50,6 @@ Exit codes: 0 a class can serve it; 2 none can; 3 invalid input; 1 unexpected er
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareOptions:
-    """What the command was given."""
-
     question: PlanInputOptions
     form: str = output_option()
     page_file: str | None = page_option()

@@ -89,8 +89,6 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiagnoseOptions:
-    """What the command was given."""
-
     # fmt: off
     namespace: str | None = namespace_option()
     is_all: bool = option("-A", "--all-namespaces", is_flag=True, help="All namespaces.")
@@ -213,7 +211,6 @@ def _read_lease(reading: SupportBundle, namespace: str) -> None:
 def _config_maps(
     reading: SupportBundle, namespace: str, names: Iterable[str]
 ) -> Iterator[Resource]:
-    """Yield the ConfigMaps of these names that are there."""
     for name in names:
         path = CONFIG_MAPS.path(namespace, name)
         found = reading.attempt(name, lambda path=path: reading.cluster.api.get(path), None)  # type: ignore[misc]
@@ -356,7 +353,6 @@ def _yaml(objects: Sequence[Any]) -> str:
 
 
 def _archive(files: Mapping[str, str], *, folder: str, now_s: float) -> bytes:
-    """Return a tar.gz of files in one folder."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, text in files.items():

@@ -121,8 +121,6 @@ class _Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffOptions:
-    """What the command was given."""
-
     # fmt: off
     names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="[OLD] NEW")
     from_cluster: bool = option(
@@ -178,7 +176,6 @@ def _print(found: list[Difference], form: str, most: float | None) -> None:
 
 
 def _between(old: Manifests, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
-    """Compare two versions of files, object by object."""
     before = _by_name(old, inputs, NOTHING)
     after = _by_name(new, inputs, {key: each.model for key, each in before.items()})
     if inputs.is_broken:
@@ -225,7 +222,6 @@ def _answer(
 
 
 def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:
-    """Compare the objects of files with what runs in the cluster."""
     for resource in new.model_deployments:
         with inputs.reading():
             parsed = inputs.parse(resource, new)
@@ -242,7 +238,6 @@ def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[
 def _live_parts(
     cluster: LiveCluster, model: ModelDeployment
 ) -> Iterator[tuple[Key, LiveObject | None]]:
-    """Yield what the cluster has of an object, and of its roles."""
     names = [model.name]
     if model.spec.topology:
         names += [role_name(model.name, role) for role in ROLES]

@@ -101,7 +101,6 @@ def _most_replicas(planned: Planned | None, fewest: int) -> int:
 def _plan_or_failure(
     deployment: ModelDeployment, terms: PlanContext, references: References
 ) -> Planned | None:
-    """Return the plan; where there is none, say why."""
     found = answer(deployment, terms, references)
     if isinstance(found, Planned):
         found = with_obstacle(found)

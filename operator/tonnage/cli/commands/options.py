@@ -96,7 +96,6 @@ def parsed(read: Callable[[Any], object]) -> Callable[..., object]:
 
 
 def positive(value: float) -> float:
-    """Take a rate that is one."""
     if not (math.isfinite(value) and 0 < value <= MILLION):
         raise ValueError(f"{value:g} is not above 0 and up to {MILLION}")
     return value
@@ -153,7 +152,6 @@ def calibration_option() -> Any:
 
 
 def calibration_in(path: Path | None) -> "CalibrationFile | None":
-    """Return what the file of ``calibration_option`` holds, if one is given."""
     if path is None:
         return None
     from tonnage.cli.read.manifest import read_text  # noqa: PLC0415  (slow)
@@ -198,7 +196,6 @@ class PrometheusOptions:
     # fmt: on
 
     def settings(self, url: str, selector: str = "") -> "Settings":
-        """Return the settings by which a Prometheus is asked."""
         from tonnage.cli.read.scraped_series import prometheus_settings  # noqa: PLC0415  (slow)
 
         given = {
@@ -239,7 +236,6 @@ class CatalogOptions:
         return known_gpus(self.gpus_folder)
 
     def config(self) -> str | None:
-        """Return the text of the config.json, if one is given."""
         if self.config_file is None:
             return None
         from tonnage.cli.read.references import checked_text  # noqa: PLC0415  (slow)

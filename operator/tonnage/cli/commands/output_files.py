@@ -172,7 +172,6 @@ def answers_for(
 
 
 def search_progress() -> Progress:
-    """Return what tells on standard error how far a search is."""
     on_terminal = sys.stderr.isatty()
     clock = time.monotonic
     return Progress(remark, clock=clock, is_compiled=is_compiled(), is_terminal=on_terminal)

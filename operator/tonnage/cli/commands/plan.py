@@ -156,7 +156,6 @@ class ClusterOptions:
 
 
 def check_demand(asked: Manifests) -> None:
-    """Refuse what nobody says the demand of."""
     for each in asked.model_deployments:
         if not block(each.content, "spec", "demand").keys() & {*RATES}:
             raise Failure(
@@ -191,7 +190,6 @@ class RolesAsked:
             raise Failure(f"-o {form} cannot show --disaggregated; use text, json or yaml")
 
     def answered(self, answer: Planned, on_search: OnSearch) -> Planned:
-        """Return a plan with what is asked beside it."""
         sizing, spec, verdicts = answer.sizing, answer.deployment.spec, dict[str, "Verdict"]()
         if self.disaggregated:
             verdicts["rolesApart"] = self._roles(answer, on_search)
@@ -255,8 +253,6 @@ NO_CLASS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanOptions:
-    """What the command was given."""
-
     question: PlanInputOptions
     demand: DemandOptions
     cluster: ClusterOptions
@@ -338,14 +334,17 @@ def _with_obstacle(found: Planned | Refused, on_search: OnSearch) -> Planned | R
 
 
 def _parts(
-    firsts: list[Planned | Refused], finished: Finish, console: "Console"
+    answers: list[Planned | Refused], finished: Finish | None, console: "Console"
 ) -> "Iterator[RenderableType]":
-    """Yield each answer as soon as it is known, and what takes further searches behind it."""
-    for number, first in enumerate(firsts):
+    """Yield each answer as soon as it is known, and what takes further searches behind it.
+
+    ``finished``: makes of each what takes its place in the list; None: they are finished.
+    """
+    for number, first in enumerate(answers):
         if number:
             yield ""
         yield from first_report(first)
-        answer = finished(first)
+        answer = answers[number] = finished(first) if finished else first
         if isinstance(answer, Planned):
             yield plan_report(answer, console)
             yield from beside_report(answer, console)
@@ -353,23 +352,17 @@ def _parts(
             yield refusal_report(answer)
 
 
-def _print(firsts: list[Planned | Refused], finished: Finish, options: PlanOptions) -> None:
-    answers = list[Planned | Refused]()
-
-    def finish(first: Planned | Refused) -> Planned | Refused:
-        answers.append(finished(first))
-        return answers[-1]
-
+def _print(answers: list[Planned | Refused], finished: Finish, options: PlanOptions) -> None:
     if options.form == "text" and options.page_file != "-":
         console = output()
-        for part in _parts(firsts, finish, console):
+        for part in _parts(answers, finished, console):
             show(console, part)
     else:
-        answers = list(map(finished, firsts))
+        answers = list(map(finished, answers))
     if options.page_file is not None:
         from tonnage.cli.page.pictures import plan_page  # noqa: PLC0415  (needs an extra)
 
-        again = partial(_parts, answers, lambda each: each)
+        again = partial(_parts, answers, None)
         write_page(options.page_file, plan_page(again, answers))
     if options.form == "text":
         return

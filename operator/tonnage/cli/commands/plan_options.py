@@ -42,8 +42,6 @@ def _duration(value: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanInputOptions:
-    """What the options say, as they were given."""
-
     # fmt: off
     names: tuple[str, ...] = option("-f", "--filename", multiple=True, metavar="FILE|DIR|-",
         help="File or folder with manifests; may be repeated. '-' reads standard input. Options "
@@ -138,7 +136,6 @@ def named_classes(classes: Iterable[str], known: Mapping[str, Gpu]) -> list[Gpu]
 
 
 def beside(question: PlanInputOptions) -> References:
-    """Read what the options name beside the manifests."""
     folder = question.checkpoint_folder
     config = question.catalog.config()
     if config is None and folder and (path := folder / "config.json").is_file():
@@ -151,7 +148,6 @@ def beside(question: PlanInputOptions) -> References:
 
 
 def terms_of(question: PlanInputOptions, **more: Any) -> PlanContext:
-    """Return what the options add to every object."""
     known = question.catalog.gpus()
     gpus = with_prices(known, question.prices, whole_nodes=question.whole_nodes)
     return PlanContext(gpus=gpus, **more)

@@ -50,8 +50,6 @@ Exit codes: 0 all can be served; 2 one cannot; 3 invalid input; 1 unexpected err
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderOptions:
-    """What the command was given."""
-
     # fmt: off
     names: tuple[str, ...] = files_option()
     form: str = format_option("yaml", "json")

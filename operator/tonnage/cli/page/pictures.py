@@ -45,7 +45,6 @@ Batches = tuple[str, Sequence[BatchRow], int]
 
 
 def compare_page(found: Compared) -> str:
-    """Return the whole page: the answer, the ranking, each class in figures, the picture."""
     deployment, pictures = found.deployment, []
     if classes := [batches_of(each) for each in found.selection.choices[: len(SERIES)]]:
         pictures = [
@@ -66,7 +65,6 @@ def batches_of(choice: Choice) -> Batches:
 
 
 def throughput_figure(classes: Sequence[Batches], slo: Slo) -> Figure:
-    """Draw a line for each class."""
     figure = blank(PLOT_PX)
     axes = figure.add_subplot()
     lines = [_line(axes, *each) for each in zip(classes, SERIES, strict=False)]
@@ -119,7 +117,6 @@ HOURS_NOTE: Final = (
 
 
 def plan_page(report: Report, answers: Iterable[Planned | Refused]) -> str:
-    """Return the whole page: the text of the answers, and a picture of each demand by the hour."""
     pictures = (
         picture(
             partial(hours_figure, each.beside[HOURS], each.replicas),

@@ -54,7 +54,6 @@ def _namespace(kubeconfig: str | None, context: str | None) -> str:
 
 
 def read_one(cluster: LiveCluster, *, namespace: str, name: str) -> Resource:
-    """Return one ModelDeployment."""
     with failures(f"get {PLURAL}.{GROUP} {name} in namespace {namespace}"):
         found = cluster.api.get(MODEL_DEPLOYMENTS.path(namespace, name))
         if found is None and not cluster.api.serves(MODEL_DEPLOYMENTS):

@@ -95,7 +95,6 @@ class Difference:
 
     @property
     def spec_changes(self) -> tuple[Change, ...]:
-        """What differs between the two specs, field by field."""
         if self.before is None or self.after is None:
             return ()
         none = {"pods": Pods().to_dict()}  # a default is no change
@@ -147,7 +146,6 @@ class Difference:
 
     @property
     def num_rolled(self) -> int:
-        """Pods that are replaced."""
         running = self.running
         if running is None or not self.pod_changes:
             return 0
@@ -186,7 +184,6 @@ def total_costs(found: Sequence[Difference]) -> list[float | None]:
 
 
 def figures(found: Difference) -> dict[str, Any]:
-    """Return one object's difference as plain figures."""
     return {
         "name": found.name,
         "kind": found.kind,
@@ -204,7 +201,6 @@ def _change(change: Change) -> dict[str, str | None]:
 
 
 def figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
-    """Return what one side comes to, as plain figures."""
     if answer is None:
         return None
     if isinstance(answer, Refused):

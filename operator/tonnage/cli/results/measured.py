@@ -12,7 +12,6 @@ from tonnage.units import significant
 
 
 def as_planned(request: SizingRequest, known: Three) -> SizingRequest:
-    """Return the request with the constants that an operator plans with."""
     speed = with_speed(request.speed, known)
     inputs = with_changed(
         request.inputs, speed_input(speed, Origin.LOOKED_UP, remark="from status")

@@ -27,7 +27,6 @@ OFFER_NUMBERS: Final = ("GPUs", "max-num-seqs", "TPOT", "per hour")
 
 
 def object_label(answer: Planned | Refused) -> str:
-    """Return the object's namespace and name."""
     return f"{answer.deployment.namespace}/{answer.deployment.name}"
 
 
@@ -191,7 +190,6 @@ def step_rows(answer: Planned | Refused) -> list[Row]:
 
 
 def choice_row(number: int, choice: Choice) -> Row:
-    """Return one class of a comparison as a row."""
     return {"rank": str(number), **_figures(choice.sizing, choice.replicas)}
 
 
@@ -291,7 +289,6 @@ class BatchRow:
 
 
 def batch_rows(sizing: Sizing) -> list[BatchRow]:
-    """Return what one replica does at different numbers of decoding requests."""
     return [_batch_row(sizing, num_decoding) for num_decoding in batches(sizing)]
 
 

@@ -128,7 +128,6 @@ class Rules(NamedTuple):
 
 
 def rules(file: str, known: Set[str]) -> Rules:
-    """Return what is written of the objects of a file."""
     return Rules(_fields_of_models() if file == OF_MODELS else _fields(), known)
 
 

@@ -48,7 +48,6 @@ NAMES: Final = ("#", "class")
 
 
 def comparison_report(found: Compared, console: Console) -> Iterator[RenderableType]:
-    """Yield the parts of the answer, as wide as the console."""
     deployment, selection = found.deployment, found.selection
     number = len(selection.choices) + len(selection.refused)
     classes = count_of(number, "GPU class", "GPU classes")
@@ -127,7 +126,6 @@ def in_short(choice: Choice) -> str:
 
 
 def ranked_by(found: Compared) -> str:
-    """Say by what, and for what, the classes are ranked."""
     aim = "offline, at the memory ceiling" if found.request.slo.is_offline else "within the SLO"
     first = found.selection.choices[0]
     unit = f"{first.bill.currency} " if first.bill else "number of GPUs, not "

@@ -41,7 +41,6 @@ class Tiles:
 
 
 def heading(title: str) -> RenderableType:
-    """Return the title of an answer."""
     return _Heading(Text(title, style="bold"))
 
 
