@@ -96,7 +96,9 @@ class RivalController:
 
     def _scale(self, record: Record, answers: Answers, at_s: float) -> None:
         cluster, scaling = record.cluster, record.cluster.model.spec.scaling
-        pods, in_flight = cluster.remaining_pods, _in_flight(cluster, at_s)
+        pods, waiting = cluster.remaining_pods, cluster.waiting_at_router(at_s)
+        for pod in cluster.live:
+            pod.engine.advance(at_s)
         signals = Signals(
             at_s=at_s,
             asked=cluster.replicas,
@@ -116,8 +118,8 @@ class RivalController:
             believed_requests_per_s=self.planned.believed_requests_per_s,
             answers=self._of(cluster, pods, answers),
             arrived=bisect_right(cluster.traffic.arrival_s, at_s),
-            in_flight=in_flight,
-            waiting_at_router=cluster.waiting_at_router(at_s),
+            in_flight=sum(pod.engine.num_outstanding for pod in cluster.live) + waiting,
+            waiting_at_router=waiting,
             pod_label=SETTINGS.pod_label,
             cluster=cluster,
         )
@@ -137,14 +139,6 @@ class RivalController:
             ]
             for query, found in answers.items()
         }
-
-
-def _in_flight(cluster: SimulatedCluster, at_s: float) -> int:
-    """Return the requests that are not done, those on pods that drain too."""
-    for pod in cluster.live:
-        pod.engine.advance(at_s)
-    outstanding = sum(pod.engine.num_outstanding for pod in cluster.live)
-    return outstanding + cluster.waiting_at_router(at_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

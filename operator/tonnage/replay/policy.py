@@ -107,7 +107,7 @@ def policy_of(text: str, rivals: Mapping[str, Rival] = RIVALS) -> Policy:
     module, _, rest = text.strip().partition(":")
     kind, colon, written = rest.partition(":")
     name = f"{module}:{kind}"
-    if not is_class_name(name):
+    if not all(part.isidentifier() for part in (kind, *module.split("."))):
         known = ", ".join((*OWN, *rivals))
         raise UnknownPolicyError(
             f"{text.strip()[:40]!r} is no policy; known are {known}, and MODULE:CLASS is your own"
@@ -169,16 +169,6 @@ def descriptions() -> dict[str, str]:
     """Return what each policy is, in a line; ours first, a constant fleet among them."""
     rivals = {name: description_of(Policy(name=name)) for name in RIVALS}
     return {**OWN, **rivals, "MODULE:CLASS": OWN_CLASS}
-
-
-def is_class_name(text: str) -> bool:
-    """Tell whether a text is ``MODULE:CLASS``.
-
-    >>> is_class_name("my.policies:PerPod"), is_class_name("static:4")
-    (True, False)
-    """
-    module, _, name = text.partition(":")
-    return name.isidentifier() and all(part.isidentifier() for part in module.split("."))
 
 
 def own_rule(text: str, knob: float | None) -> Rule:

@@ -34,14 +34,7 @@ from tonnage.replay.cluster import (
     SimulatedCluster,
     moment_of_tick,
 )
-from tonnage.replay.prometheus import (
-    Fault,
-    Page,
-    Query,
-    SeriesKey,
-    SimulatedPrometheus,
-    Target,
-)
+from tonnage.replay.prometheus import Fault, Page, Query, SeriesKey, SimulatedPrometheus, Target
 from tonnage.replay.traces import Trace
 from tonnage.replay.traffic import Shape
 from tonnage.settings import Settings

@@ -15,8 +15,7 @@ from tonnage.catalog.engine import batch_defaults
 from tonnage.catalog.gpu import CatalogError
 from tonnage.cli.commands.options import option, takes
 from tonnage.cli.commands.output_files import single_model
-from tonnage.cli.commands.plan import class_of
-from tonnage.cli.commands.plan_options import PlanInputOptions, asking, beside, terms_of
+from tonnage.cli.commands.plan_options import PlanInputOptions, asking, beside, class_of, terms_of
 from tonnage.cli.console import Failure, failing, remark
 from tonnage.cli.read.bench_results import BenchmarkRun, read_runs
 from tonnage.cli.read.references import parsed_model

@@ -9,8 +9,7 @@ import yaml
 from tonnage.api.objects import ModelDeployment
 from tonnage.cli.commands.options import takes
 from tonnage.cli.commands.output_files import search_progress
-from tonnage.cli.commands.plan import class_of
-from tonnage.cli.commands.plan_options import PlanInputOptions, asking, beside, terms_of
+from tonnage.cli.commands.plan_options import PlanInputOptions, asking, beside, class_of, terms_of
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.references import References, parsed_model
 from tonnage.cli.read.spec_overrides import MOST_REPLICAS

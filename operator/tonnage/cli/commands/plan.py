@@ -29,7 +29,14 @@ from tonnage.cli.commands.output_files import (
     search_progress,
     write_page,
 )
-from tonnage.cli.commands.plan_options import OFFLINE, PlanInputOptions, asking, beside, terms_of
+from tonnage.cli.commands.plan_options import (
+    OFFLINE,
+    PlanInputOptions,
+    asking,
+    beside,
+    class_of,
+    terms_of,
+)
 from tonnage.cli.console import Failure, failing, output, print_error, remark, serialize, show
 from tonnage.cli.read.demand_curve import DemandCurve, counted_curve, is_trace, read_curve
 from tonnage.cli.read.manifest import ManifestObject, Manifests, block, load
@@ -245,10 +252,6 @@ Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand wit
 """
 Finish = Callable[[Planned | Refused], Planned | Refused]
 """Adds to an answer what takes further searches."""
-SEVERAL: Final = "plan takes one GPU class, not {}; 'tonnage compare' takes several"
-NO_CLASS: Final = (
-    "plan needs a GPU class: --gpu H100, for example; 'tonnage compare' ranks all of them"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,17 +312,6 @@ def plan(*, options: PlanOptions) -> None:
     _print(answers, finished, options)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
-
-
-def class_of(question: PlanInputOptions, *, is_running: bool = False) -> str | None:
-    """Return the one class that is named, if any; ``is_running``: pods of a cluster name it."""
-    names = question.gpu_names
-    if len(names) > 1:
-        raise Failure(SEVERAL.format(", ".join(names)))
-    is_set = any("hardware" in each.partition("=")[0] for each in question.settings)
-    if not (names or question.names or is_set or is_running) and question.model_id:
-        raise Failure(NO_CLASS)
-    return names[0] if names else None
 
 
 def _with_obstacle(found: Planned | Refused, on_search: OnSearch) -> Planned | Refused:

@@ -75,10 +75,6 @@ class PlanInputOptions:
         "from the Hugging Face Hub.")
     # fmt: on
 
-    @property
-    def gpu_names(self) -> list[str]:
-        return _names(self.classes)
-
     def changes(self, gpu: str | None) -> tuple[Change, ...]:
         """Return what the options say of fields of a spec; ``gpu``: the class that is meant."""
         given = {
@@ -92,6 +88,20 @@ class PlanInputOptions:
         }
         further = [change_of(each) for each in self.settings]
         return (*((path, value) for path, value in given.items() if value is not None), *further)
+
+
+def class_of(question: PlanInputOptions, *, is_running: bool = False) -> str | None:
+    """Return the one class that is named, if any; ``is_running``: pods of a cluster name it."""
+    names = _names(question.classes)
+    if len(names) > 1:
+        several = ", ".join(names)
+        raise Failure(f"plan takes one GPU class, not {several}; 'tonnage compare' takes several")
+    is_set = any("hardware" in each.partition("=")[0] for each in question.settings)
+    if not (names or question.names or is_set or is_running) and question.model_id:
+        raise Failure(
+            "plan needs a GPU class: --gpu H100, for example; 'tonnage compare' ranks all of them"
+        )
+    return names[0] if names else None
 
 
 def asking(

@@ -52,7 +52,7 @@ from tonnage.cli.console import (
     show,
 )
 from tonnage.cli.read.manifest import ManifestObject, load, parse
-from tonnage.cli.results.replays import PERCENT, ReplayQuestion, Replays, run_job
+from tonnage.cli.results.replays import PERCENT, ReplayQuestion, Replays
 from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
 from tonnage.control.input.times import rfc3339
@@ -343,7 +343,7 @@ def run(options: ReplayOptions) -> None:
     question = _question(options, resource)
     jobs = question.jobs
     with process_pool(min(options.num_processes, len(jobs))) as pool:
-        futures = [pool.submit(run_job, job) for job in jobs]
+        futures = [pool.submit(Scenario.outcome_of, *job) for job in jobs]
         _watch(set(futures), search_progress())
         outcomes = tuple(future.result() for future in futures)
     found = Replays(question=question, outcomes=outcomes)

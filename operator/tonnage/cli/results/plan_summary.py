@@ -294,6 +294,7 @@ def batch_rows(sizing: Sizing) -> list[BatchRow]:
 
 def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
     state = steady_state(sizing.replica, sizing.request.workload, num_decoding)
+    number = state.num_decoding
     is_load_line = num_decoding == sizing.at_capacity.num_decoding
     request = sizing.request
     broken = (
@@ -309,7 +310,7 @@ def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
         state=state,
         tokens_per_s=tokens_per_s,
         cells=(
-            requests_written(state.num_decoding),
+            significant(number) if number % 1 else f"{number:.0f}",
             format_s(state.tpot_s),
             significant(tokens_per_s),
             f"{state.num_running / sizing.memory_ceiling_typical:.0%}",
@@ -319,12 +320,3 @@ def _batch_row(sizing: Sizing, num_decoding: float) -> BatchRow:
         over=over,
         remark=remark,
     )
-
-
-def requests_written(number: float) -> str:
-    """Write a number of requests; only a mean has decimals.
-
-    >>> requests_written(64.0), requests_written(52.97)
-    ('64', '53.0')
-    """
-    return f"{number:.0f}" if number == int(number) else significant(number)

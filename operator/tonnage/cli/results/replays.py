@@ -46,7 +46,7 @@ class ReplayQuestion:
         return found if found and found.clock else None
 
     @property
-    def jobs(self) -> list["Job"]:
+    def jobs(self) -> list[tuple[Scenario, Policy]]:
         """Everything that is to be run, in the order of the answer."""
         return [
             (replace(self.scenario, start=StartupTime(mean_s=start_s), seed=seed), policy)
@@ -54,15 +54,6 @@ class ReplayQuestion:
             for policy in self.policies
             for seed in range(self.num_seeds)
         ]
-
-
-Job = tuple[Scenario, Policy]
-
-
-def run_job(job: Job) -> PolicyResult:
-    """Run one job: what a process of the pool is asked."""
-    scenario, policy = job
-    return scenario.outcome_of(policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
