@@ -27,9 +27,9 @@ def a_record(*rows, pods=(), asked=(), server_s=0.0):
         first_token_s=array("d", columns[2]),
         ended_s=array("d", columns[3]),
     )
+    served = SimpleNamespace(truth=GroundTruth(server_s=server_s))
     record = SimpleNamespace(
-        cluster=SimpleNamespace(table=table, pods=pods),
-        served=SimpleNamespace(truth=GroundTruth(server_s=server_s)),
+        cluster=SimpleNamespace(table=table, pods=pods, served=served),
         moments=[SimpleNamespace(at_s=at_s, replicas=number) for at_s, number in asked],
         gpu_s=lambda from_s, until_s: sum(
             2 * max(0.0, min(until_s, pod.ended_s) - max(from_s, pod.created_s)) for pod in pods
