@@ -130,18 +130,6 @@ def quantity(text: str) -> Fraction:
     return Fraction(match["amount"]) * _QUANTITY_SCALES[match["suffix"]]
 
 
-def number_in(value: object) -> float:
-    """Return the number that is written; NaN: it is none.
-
-    >>> number_in(" 2.5"), number_in("2,5")
-    (2.5, nan)
-    """
-    try:
-        return float(str(value))
-    except ValueError:
-        return math.nan
-
-
 def engine_integer(text: str) -> int:
     """Read an integer as vLLM does: ``k m g t`` are decimal, ``K M G T`` binary and of whole ones.
 

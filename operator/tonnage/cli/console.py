@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import re
 import sys
@@ -76,6 +77,18 @@ def read_every(read: Callable[..., T], rows: Iterable[tuple[Any, ...]]) -> list[
             problems.append(error.message)
     raise_all(problems)
     return found
+
+
+def number_in(value: object) -> float:
+    """Return the number that is written; NaN: it is none.
+
+    >>> number_in(" 2.5"), number_in("2,5")
+    (2.5, nan)
+    """
+    try:
+        return float(str(value))
+    except ValueError:
+        return math.nan
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from tonnage.replay.baselines.wva import Throughput
 from tonnage.replay.prometheus import Query
 from tonnage.replay.simulation import SETTINGS
 from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
-from tonnage.units import count_of, number_in
+from tonnage.units import count_of
 
 Factory = Callable[[float, float], Rule]
 """Makes a fresh rule of the knob's value and the seconds between scrapes."""
@@ -137,7 +137,10 @@ def rule_of(policy: Policy, rivals: Mapping[str, Rival] = RIVALS) -> Rule:
 
 
 def _number(name: str, written: str) -> float:
-    knob = number_in(written)
+    try:
+        knob = float(written)
+    except ValueError:
+        knob = math.nan
     is_number = math.isfinite(knob) and knob > 0
     if not is_number or (name == STATIC and (knob != int(knob) or knob > MOST_REPLICAS)):
         what = (

@@ -20,11 +20,11 @@ from tonnage.catalog.gpu import (
     read_gpus,
 )
 from tonnage.cli.commands.options import option
-from tonnage.cli.console import Failure, ManifestError, failing, read_every
+from tonnage.cli.console import Failure, ManifestError, failing, number_in, read_every
 from tonnage.cli.read.manifest import UnreadableError, read_text
 from tonnage.cli.read.strict_yaml import read_documents
 from tonnage.sizing.cost import least_usd_per_gpu_hour
-from tonnage.units import MILLION, number_in
+from tonnage.units import MILLION
 
 
 def known_gpus(folder: Path | None) -> Mapping[str, Gpu]:

@@ -45,6 +45,7 @@ from tonnage.cli.console import (
     UNEXPECTED,
     Failure,
     failing,
+    number_in,
     output,
     print_error,
     remark,
@@ -82,7 +83,6 @@ from tonnage.units import (
     MILLION,
     count_of,
     format_s,
-    number_in,
     seconds,
     significant,
 )

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.api.strict_json import read_json
-from tonnage.cli.console import ManifestError, failing, read_every
+from tonnage.cli.console import ManifestError, failing, number_in, read_every
 from tonnage.cli.read.manifest import read_text
-from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, format_s, number_in
+from tonnage.units import DAY_S, HOUR_S, MILLION, MINUTE_S, format_s
 
 if TYPE_CHECKING:
     from tonnage.replay.traces import Trace
