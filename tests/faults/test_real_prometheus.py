@@ -170,7 +170,7 @@ def test_every_query_is_understood_and_what_ends_is_missing_not_zero(tmp_path):
             assert 0 <= engine.age_s < 3 * SCRAPE_S
 
         alone = {namespace: 1.0 for namespace, _ in PODS}
-        in_parts = asking.ask(parts_of(partial(expressions, settings), PODS, alone, 0.0))
+        in_parts = asking.ask(parts_of(partial(expressions, settings), PODS, alone))
         assert in_parts.problems == {}
         assert len(asking.engines()) == len(PODS)
 
@@ -208,7 +208,7 @@ def test_series_with_another_prefix_join_their_pods(tmp_path):
 
         whole = asking.until(is_complete)
         alone = {namespace: 1.0 for namespace, _ in PODS}
-        in_parts = asking.ask(parts_of(partial(expressions, settings), PODS, alone, 0.0))
+        in_parts = asking.ask(parts_of(partial(expressions, settings), PODS, alone))
 
         assert (whole.problems, in_parts.problems) == ({}, {})
         assert len(asking.engines()) == len(PODS)

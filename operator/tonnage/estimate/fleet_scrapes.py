@@ -134,6 +134,7 @@ class FleetScrapes:
         self._settings = settings
         self.interval_s = settings.scrape_interval_s
         self._pods: Set[PodKey] = frozenset()
+        self._anew: Set[str] = frozenset()
         self.engines: dict[PodKey, dict[str, EngineScrapes]] = {}
         """By pod and by name."""
         self.caches: dict[EngineKey, tuple[float | None, ...]] = {}
@@ -146,8 +147,12 @@ class FleetScrapes:
         """By hash of all labels. None: of nobody who is asked for."""
         self._keys: dict[EngineKey, EngineKey] = {}
 
-    def expect(self, pods: Set[PodKey]) -> None:
-        """From now on take in series of these pods, and forget the others."""
+    def expect(self, pods: Set[PodKey], *, anew: Set[str] = frozenset()) -> None:
+        """From now on take in series of these pods, and forget the others.
+
+        ``anew``: namespaces of whose engines scrapes of before those that are known may come.
+        """
+        self._anew = anew
         is_outgrown = len(self._places) > max(FEW, SERIES_OF_ONE * len(pods))
         if pods == self._pods and not is_outgrown:
             return
@@ -173,7 +178,8 @@ class FleetScrapes:
         rows = into.engines.get(engine)
         if rows is None:
             known = self.engines.get(engine[:2], {}).get(engine[2])
-            rows = into.engines[engine] = EngineRows(since_s=known.seen_at_s if known else -inf)
+            since_s = known.seen_at_s if known and engine[0] not in self._anew else -inf
+            rows = into.engines[engine] = EngineRows(since_s=since_s)
         if slot == RUNNING:
             rows.times[series] = [at_s for at_s, _ in samples]
         into.num_dropped += rows.note(slot, largest, samples)
@@ -248,8 +254,13 @@ class FleetScrapes:
             return
         times = rows.followed(engine, FRESH_SCRAPES * self.interval_s)
         if times[-1] < engine.seen_at_s - self.interval_s:  # the clock was set back
-            engine = self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
+            self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
             return
+        first_s = next((at_s for at_s in times if at_s in rows.pages), inf)
+        if first_s < engine.at_s - engine.span_s - self.interval_s:
+            followed = engine.followed
+            engine = self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
+            engine.followed = followed
         width = len(COLUMNS) + len(self.bounds)
         for at_s in times:
             if page := rows.pages.get(at_s):

@@ -3,7 +3,7 @@
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import chain
@@ -63,6 +63,8 @@ class PrometheusSnapshot:
     """When, by the clock of ticks."""
     answers: Answers = field(default_factory=Answers)
     engines: Mapping[PodKey, tuple[EngineSamples, ...]] = field(default_factory=dict)
+    history_awaited: Set[str] = frozenset()
+    """Namespaces of whose engines it is yet to say what was before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,6 +213,7 @@ class Observer:
             has_pod_monitors=self.has_pod_monitors,
             has_groups=has_groups,
             said_at_s=said.at_s,
+            history_awaited=said.history_awaited,
         )
 
     def _ours(
@@ -230,7 +233,12 @@ class Observer:
             if answers.clock_skew_s is not None:
                 self._skew_s = answers.clock_skew_s
             engines = self._scraper.samples(said_at_s + self._skew_s)
-            self._said = PrometheusSnapshot(at_s=said_at_s, answers=answers, engines=engines)
+            self._said = PrometheusSnapshot(
+                at_s=said_at_s,
+                answers=answers,
+                engines=engines,
+                history_awaited=self._scraper.awaited,
+            )
             self.tell(answers)
         return self._said or PrometheusSnapshot(at_s=now_s)
 

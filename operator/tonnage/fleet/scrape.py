@@ -20,7 +20,7 @@ from math import inf
 from tonnage.cluster.prometheus import CUT_OFF, THROTTLED, UNREACHABLE
 from tonnage.cluster.queries import PARTIAL, Answers, QuerySet, query_of
 from tonnage.estimate.fleet_scrapes import FleetScrapes, PodKey
-from tonnage.estimate.metrics import DECIDING, FRESH_SCRAPES, SCRAPES
+from tonnage.estimate.metrics import DECIDING, FRESH_SCRAPES, HISTORY, SCRAPES
 from tonnage.estimate.samples import EngineSamples, fleet_samples
 from tonnage.fleet.background import BackgroundTask
 from tonnage.settings import Settings
@@ -110,6 +110,11 @@ PART_PODS = KB
 """A thousand: a larger fleet is queried in parts, of namespaces that have no more together."""
 PART_NAMES = 32
 """Namespaces of a part: queried alone, they take one round."""
+HISTORY_PODS = 250
+"""Of which a round asks for a quarter of an hour: 33 KB of a pod of vLLM 0.32, half of what a round
+may read, and as much again in memory."""
+HISTORY_TRIES = 3
+"""Rounds that ask for the history of a namespace while others keep its answer waiting."""
 OF_NO_NAMESPACE = frozenset({UNREACHABLE, THROTTLED})
 """Failures that none can bring about."""
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -125,20 +130,21 @@ def parts_of(
     expressions: Expressions,
     pods: Collection[PodKey],
     alone: Alone,
-    now_s: float,
     *,
     first: str = "",
+    apart: Set[str] = frozenset(),
 ) -> list[QuerySet]:
     """Return the same queries for each part of a fleet; for all at once where it is small.
 
     ``first``: a namespace that was kept waiting: its part comes before its like, then those that
-    follow it. Who failed last comes last.
+    follow it. Who failed last comes last. ``apart``: are in no part with others.
     """
     counted = Counter(namespace for namespace, _ in pods)
     num_pods = {name: counted[name] for name in sorted(counted) if NAMESPACE.fullmatch(name)}
-    until_s = {name: alone[name] for name in num_pods if now_s < alone.get(name, now_s)}
+    until_s = {name: alone[name] for name in num_pods if name in alone}
     is_small = len(pods) <= PART_PODS and len(num_pods) <= PART_NAMES
-    if len(num_pods) <= 1 or (is_small and not until_s):
+    is_uniform = apart.isdisjoint(num_pods) or apart >= num_pods.keys()
+    if len(num_pods) <= 1 or (is_small and is_uniform and not until_s):
         return [QuerySet(expressions=expressions(()), num_pods=len(pods))]
     others = {name: number for name, number in num_pods.items() if name not in until_s}
     sets = [
@@ -147,7 +153,11 @@ def parts_of(
             namespaces=tuple(names),
             num_pods=sum(num_pods[name] for name in names),
         )
-        for names in (*_together(others), *([name] for name in until_s))
+        for names in (
+            *_together({name: number for name, number in others.items() if name in apart}),
+            *_together({name: number for name, number in others.items() if name not in apart}),
+            *([name] for name in until_s),
+        )
     ]
     begin = next((place for place, each in enumerate(sets) if first in each.namespaces), 0)
     in_turn = [*sets[begin:], *sets[:begin]]
@@ -209,6 +219,10 @@ class Scraper:
     _scrapes: FleetScrapes = field(init=False)
     _answered_at_s: dict[str, float] = field(default_factory=dict)
     """When scrapes were last answered, by namespace."""
+    _tries: dict[str, int] = field(default_factory=dict)
+    """Of the history of each namespace of which it is awaited."""
+    _historic: Set[str] = frozenset()
+    """Namespaces of whose history the round under way asks."""
     _began_at_s: float = 0.0
     _pods: frozenset[PodKey] = frozenset()
     """Of the round under way, as the next."""
@@ -233,15 +247,14 @@ class Scraper:
         if now_s < self._began_at_s:  # the clock was set back
             self._begin_anew()
         self._began_at_s = now_s
-        recent_s = FRESH_SCRAPES * self.settings.scrape_interval_s + self.settings.tick_s
+        self._historic = self._next_historic(now_s)
 
         def texts(names: Sequence[str]) -> Mapping[str, str]:
-            """Ask for a quarter of an hour where scrapes were missed: at the start, say."""
-            known_s = [self._answered_at_s.get(name, -inf) for name in names or self._namespaces]
-            return expressions(names, now_s - min(known_s, default=now_s) > recent_s)
+            return expressions(names, not self._historic.isdisjoint(names or self._namespaces))
 
-        self._sets = parts_of(texts, self._pods, self._alone, now_s, first=self._first)
-        self._scrapes.expect(self._pods)
+        alone = {name: until_s for name, until_s in self._alone.items() if now_s < until_s}
+        self._sets = parts_of(texts, self._pods, alone, first=self._first, apart=self._historic)
+        self._scrapes.expect(self._pods, anew=self._historic)
         self.rounds.begin(self._sets, self._scrapes, news)
 
     def take(self, now_s: float) -> Answers | None:
@@ -256,8 +269,40 @@ class Scraper:
                 if next(each.keys(SCRAPES)) not in answers.problems:
                     known |= dict.fromkeys(each.namespaces or namespaces, self._began_at_s)
             self._answered_at_s = {name: known[name] for name in namespaces & known.keys()}
+            self._note_history(answers)
             self._tell(answers)
         return answers
+
+    @property
+    def awaited(self) -> Set[str]:
+        """The namespaces whose last quarter of an hour is yet to be read."""
+        return frozenset(self._tries)
+
+    def _next_historic(self, now_s: float) -> Set[str]:
+        """Return the next namespaces whose engines were not watched: at the start all wait."""
+        recent_s = FRESH_SCRAPES * self.settings.scrape_interval_s + self.settings.tick_s
+        num_pods, tries = Counter(namespace for namespace, _ in self._pods), self._tries
+        missed = {
+            name for name in num_pods if now_s - self._answered_at_s.get(name, -inf) > recent_s
+        }
+        self._tries = {
+            name: tries.get(name, 0) for name in num_pods if name in missed | tries.keys()
+        }
+        found, room = set[str](), HISTORY_PODS
+        for name in sorted(self._tries, key=lambda each: (self._tries[each], each)):
+            if found and num_pods[name] > room:
+                break
+            found.add(name)
+            room -= num_pods[name]
+        return found
+
+    def _note_history(self, answers: Answers) -> None:
+        """Await no more what was answered, or cannot be; what others kept waiting comes last."""
+        for name in self._historic:
+            problem = answers.problems.get(f"{HISTORY}@{name}") or answers.problems.get(HISTORY)
+            tries = self._tries.pop(name, HISTORY_TRIES) + 1
+            if problem and problem[0] == CUT_OFF and tries < HISTORY_TRIES:
+                self._tries[name] = tries
 
     @property
     def _namespaces(self) -> Set[str]:
@@ -274,7 +319,7 @@ class Scraper:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        self._scrapes, self._answered_at_s = FleetScrapes(self.settings), {}
+        self._scrapes, self._answered_at_s, self._tries = FleetScrapes(self.settings), {}, {}
 
     def _tell(self, answers: Answers) -> None:
         """Write one line when other queries fail than before, or the clocks drifted apart."""

@@ -48,11 +48,15 @@ MINUTE_S = 60
 AT = "2026-11-22T09:00:00Z"
 
 
-def reported(state=None, *, memory=None, now_s=NOW_S, known=None, **changes):
+def reported(state=None, *, memory=None, now_s=NOW_S, known=None, awaited=(), **changes):
     """The report on one object in one tick; ``memory``: of the object, or of its last report."""
     state = as_planned(state or a_state(**changes))
     fleet = a_fleet(
-        state, now_s=now_s, settings={"speed_range": 0}, calibrations=known or Calibrations()
+        state,
+        now_s=now_s,
+        settings={"speed_range": 0},
+        calibrations=known or Calibrations(),
+        history_awaited=frozenset(awaited),
     )
     if isinstance(memory, ReportMemory):
         memory = a_memory(state, reported=memory)
@@ -149,6 +153,22 @@ class TestTheFixedPoint:
         again = reported(state, memory=memory, now_s=NOW_S + MINUTE_S)
 
         assert again.status is None
+
+    def test_what_is_not_known_while_its_history_is_awaited_asks_for_no_write(self):
+        state = a_state(load=1.5)
+        state = written(state, reported(state))
+        young = replace(state, engines=tuple(replace(e, span_s=30.0) for e in state.engines))
+
+        def after_a_restart(state, *awaited):
+            memory = memory_from_status(state.view, now_s=NOW_S + 900)
+            return reported(state, memory=memory, now_s=NOW_S + 900, awaited=awaited)
+
+        told = after_a_restart(young, "serving")
+        [metrics] = [each for each in told.conditions if each.type == "MetricsAvailable"]
+        assert (metrics.status, metrics.reason) == ("False", "MetricsIncomplete")
+        assert told.status is None
+        assert after_a_restart(young).status
+        assert after_a_restart(replace(young, deployment=None), "serving").status
 
 
 class TestWhatIsWrittenAtOnce:

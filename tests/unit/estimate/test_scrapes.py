@@ -131,6 +131,29 @@ class TestWindows:
 
         assert ages[0] == ages[1]
 
+    def test_go_back_to_what_is_answered_of_before_only_where_it_was_asked_for(self):
+        def spans(anew):
+            scrapes = a_fleet_of()
+            pages = pages_until(BEGAN_S + 15)
+            a_round(scrapes, pages[-5:-1])
+            scrapes.expect(frozenset([POD]), anew=anew)
+            a_round(scrapes, pages)
+            found = the_engine(scrapes, BEGAN_S + 15)
+            assert found.over(60).completed_per_s == RATE
+            return found.span_s
+
+        assert spans(frozenset()) == 60
+        assert spans(frozenset([POD[0]])) == 900
+
+    def test_are_not_made_anew_of_less_than_what_is_known(self):
+        scrapes = a_fleet_of()
+        pages = pages_until(BEGAN_S + 15)
+        a_round(scrapes, pages[:-1])
+        scrapes.expect(frozenset([POD]), anew=frozenset([POD[0]]))
+        a_round(scrapes, pages[-9:])
+
+        assert the_engine(scrapes, BEGAN_S + 15).span_s == 900
+
     def test_hold_no_figure_that_the_newest_pages_lack(self):
         scrapes = a_fleet_of()
         pages = pages_until(BEGAN_S)

@@ -86,7 +86,7 @@ class TestHistory:
         found = self.asked((0, Answers(), "blue"), (15, Answers(), "blue green"),
                            (30, Answers(), "blue green"))  # fmt: skip
 
-        assert found == [[True], [True], [False]]
+        assert found == [[True], [True, False], [False]]
 
     def test_that_is_not_answered_is_not_asked_again_and_nobody_is_blamed(self):
         failed = Answers(problems={"history": ("ResponseTooLarge", "")})
@@ -94,6 +94,47 @@ class TestHistory:
         found = self.asked((0, failed, "blue green"), (15, Answers(), "blue green"))
 
         assert found == [[True], [False]]
+
+    def in_turn(self, *rounds, **numbers):
+        """Answers of rounds to (the parts with history, who awaits it after the round) of each."""
+        asking, found = Asking(*rounds), []
+        scraper = Scraper(rounds=Rounds(ask=asking, every_s=15, reusable_s=30), settings=SETTINGS)
+        for tick in range(len(rounds)):
+            scraper.begin(expressions, pods(**numbers), 15 * tick, threading.Event())
+            scraper.take(15 * tick)
+            sets, _ = asking.asked[-1]
+            asked = {name for each in sets for name in each.namespaces}
+            assert not asked or asked == numbers.keys()
+            parts = [each.namespaces for each in sets if "history" in each.expressions]
+            found.append((parts, scraper.awaited))
+        return found
+
+    def test_of_a_large_fleet_is_asked_for_a_few_pods_in_each_round(self):
+        answers = [Answers()] * 4
+
+        found = self.in_turn(*answers, a=100, b=150, c=600, d=10)
+
+        assert found == [
+            ([("a", "b")], {"c", "d"}),
+            ([("c",)], {"d"}),
+            ([("d",)], set()),
+            ([], set()),
+        ]
+
+    def test_that_others_kept_waiting_is_asked_again_after_the_rest_three_times_in_all(self):
+        late = Answers(
+            problems={"history@a": ("TickTimeout", ""), "history@b": ("TickTimeout", "")}
+        )
+
+        found = self.in_turn(late, *[late] * 4, a=250, b=250)
+
+        assert [parts for parts, _ in found] == [[("a",)], [("b",)], [("a",)], [("b",)], [("a",)]]
+        assert [awaited for _, awaited in found[-2:]] == [{"a", "b"}, {"b"}]
+
+    def test_that_is_too_large_is_awaited_no_more(self):
+        failed = Answers(problems={"history@a": ("ResponseTooLarge", "")})
+
+        assert self.in_turn(failed, a=250, b=250) == [([("a",)], {"b"})]
 
     def test_begins_anew_where_the_clock_was_set_back(self):
         found = self.asked((5000, Answers(), "blue"), (15, Answers(), "blue"))

@@ -1,6 +1,6 @@
 """What one tick takes, remembers and finds: immutable values, so that deciding is a function."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
@@ -311,6 +311,8 @@ class Fleet:
     """By UID, what Prometheus just said of before this process."""
     past_awaited: frozenset[str] = frozenset()
     """UIDs of which it is yet to say it."""
+    history_awaited: Set[str] = frozenset()
+    """Namespaces of whose engines Prometheus is yet to say what was before this process."""
     said_at_s: float | None = None
     """When Prometheus said what is known of engines; None: now."""
 
