@@ -126,6 +126,8 @@ def facts(status: Status) -> tuple[object, ...]:
     )
 
 
+OF_HISTORY = frozenset({"MetricsAvailable", "ScalingLimited"})
+"""Conditions that nobody knows without the last quarter of an hour of the engines."""
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")
 COUNTERS = frozenset(
     {
@@ -229,7 +231,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return what is said of an object, and its status where that materially differs.
 
     Figures for show are measured once in a status interval and for a write, not in each tick. While
-    a quarter of an hour of its engines is awaited, conditions and figures alone are no news.
+    a quarter of an hour of its engines is awaited, what hangs on it stays as it was reported.
     """
     now, before = rfc3339(fleet.now_s), found.memory.reported
     known = before if found.pending else _with_decision(found, now)
@@ -240,16 +242,20 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         known = _looked(found, known, fleet)
         found = replace(found, memory=replace(found.memory, reported=known))
     met = conditions(found, fleet, now=now)
+    is_awaited = found.state.view.namespace in fleet.history_awaited
+    if is_awaited:
+        met = tuple(
+            before.conditions.get(each.type, each) if each.type in OF_HISTORY else each
+            for each in met
+        )
     stated = _stated(found, known, met)
     facts_before, figures_before = _on_server(found.state.view)
-    is_watched = found.state.view.namespace not in fleet.history_awaited
-    most = None if is_watched else -1
-    is_news = facts_before[:most] != facts(stated)[:most]
+    is_news = facts_before != facts(stated)
     if is_news and not (is_look or found.pending):  # figures go along
         is_look, known = True, _looked(found, known, fleet)
     whole = _whole(found, known, stated) if is_news or is_look else None
     status, written_at_s = None, before.gauges_written_at_s
-    is_due = is_watched and fleet.now_s - written_at_s >= every_s
+    is_due = not is_awaited and fleet.now_s - written_at_s >= every_s
     if whole and (is_news or (is_due and figures_moved(figures_before, figures(whole.to_dict())))):
         status = whole
         written_at_s = (known.looked_at_s if is_look else None) or fleet.now_s
