@@ -176,6 +176,11 @@ def _together(num_pods: Mapping[str, int]) -> Iterator[Sequence[str]]:
         yield names
 
 
+def still_alone(alone: Alone, now_s: float) -> Alone:
+    """Return who is queried alone now, and until when."""
+    return {name: until_s for name, until_s in alone.items() if now_s < until_s}
+
+
 def alone_after(
     alone: Alone, sets: Sequence[QuerySet], pods: Collection[PodKey], answers: Answers, now_s: float
 ) -> Alone:
@@ -191,9 +196,8 @@ def alone_after(
         if answers.faults(each) - OF_NO_NAMESPACE - (set() if each is sets[0] else {CUT_OFF})
         for name in each.namespaces or everybody
     }
-    known = {} if first_kept_waiting(sets, answers) else alone
-    still = {name: until_s for name, until_s in known.items() if now_s < until_s}
-    return still | dict.fromkeys(failed, now_s + ALONE_S)
+    known = {} if first_kept_waiting(sets, answers) else still_alone(alone, now_s)
+    return known | dict.fromkeys(failed, now_s + ALONE_S)
 
 
 def first_kept_waiting(sets: Sequence[QuerySet], answers: Answers) -> str:
@@ -252,7 +256,7 @@ class Scraper:
         def texts(names: Sequence[str]) -> Mapping[str, str]:
             return expressions(names, not self._historic.isdisjoint(names or self._namespaces))
 
-        alone = {name: until_s for name, until_s in self._alone.items() if now_s < until_s}
+        alone = still_alone(self._alone, now_s)
         self._sets = parts_of(texts, self._pods, alone, first=self._first, apart=self._historic)
         self._scrapes.expect(self._pods, anew=self._historic)
         self.rounds.begin(self._sets, self._scrapes, news)

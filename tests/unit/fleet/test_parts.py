@@ -10,6 +10,7 @@ from tonnage.fleet.scrape import (
     alone_after,
     first_kept_waiting,
     parts_of,
+    still_alone,
 )
 
 LATE = ("QueryTimeout", "no full answer within 10 s")
@@ -35,7 +36,8 @@ SMALL = pods(blue=1, green=1, red=1)
 
 def asked(known, alone=(), now_s=0.0, **more):
     """The namespaces of each part."""
-    return [each.namespaces for each in parts_of(expressions, known, dict(alone), now_s, **more)]
+    still = still_alone(dict(alone), now_s)
+    return [each.namespaces for each in parts_of(expressions, known, still, **more)]
 
 
 def after(known, alone=(), *, now_s=0.0, partial=(), **problems):
@@ -46,20 +48,21 @@ def after(known, alone=(), *, now_s=0.0, partial=(), **problems):
         problems=named | ({"up": everything} if everything else {}),
         partial=frozenset(partial),
     )
-    return alone_after(alone, parts_of(expressions, known, alone, now_s), known, found, now_s)
+    sets = parts_of(expressions, known, still_alone(alone, now_s))
+    return alone_after(alone, sets, known, found, now_s)
 
 
 class TestParts:
     def test_up_to_a_thousand_pods_there_is_one_of_all(self):
         assert PART_PODS == 1000
-        [whole] = parts_of(expressions, pods(blue=999, green=1), {}, 0.0)
+        [whole] = parts_of(expressions, pods(blue=999, green=1), {})
 
         assert (whole.namespaces, whole.num_pods) == ((), 1000)
         assert whole.expressions["up"] == "up of all"
 
     def test_beyond_that_there_is_one_for_every_thousand_of_whole_namespaces(self):
         known = pods(blue=600, green=300, red=101, teal=1200, white=400, zinc=600)
-        sets = parts_of(expressions, known, {}, 0.0)
+        sets = parts_of(expressions, known, {})
 
         assert [(each.namespaces, each.num_pods) for each in sets] == [
             (("blue", "green"), 900),
@@ -102,7 +105,7 @@ class TestParts:
 
     def test_begin_with_the_one_that_was_kept_waiting(self):
         known = pods(blue=900, green=900, red=900)
-        order = parts_of(expressions, known, {}, 0.0, first="green")
+        order = parts_of(expressions, known, {}, first="green")
 
         assert [each.namespaces for each in order] == [("green",), ("red",), ("blue",)]
         problems = {"up@green": LATE, "down@green": OVER, "down@red": OVER, "up@blue": REFUSED}
