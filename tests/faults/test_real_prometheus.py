@@ -101,6 +101,7 @@ class Asking:
 
     def __init__(self, settings, pods=PODS):
         self.settings, self.scrapes = settings, FleetScrapes(settings)
+        self.asked_s = time.time()
         self.prometheus = Prometheus(settings, limits=QueryLimits(request_s=5, all_s=20))
         self.scrapes.expect(frozenset(pods))
 
@@ -108,10 +109,11 @@ class Asking:
         known = sets or [QuerySet(expressions=expressions(self.settings))]
         answers = self.prometheus.ask(known, self.scrapes)
         self.scrapes.add(answers.answered)
+        self.asked_s = time.time()
         return answers
 
     def by_pod(self):
-        return fleet_samples(self.scrapes, time.time())
+        return fleet_samples(self.scrapes, self.asked_s)
 
     def engines(self):
         return [each for one in self.by_pod().values() for each in one]
