@@ -176,7 +176,7 @@ def _together(num_pods: Mapping[str, int]) -> Iterator[Sequence[str]]:
         yield names
 
 
-def still_alone(alone: Alone, now_s: float) -> Alone:
+def still_alone(alone: Alone, now_s: float) -> dict[str, float]:
     """Return who is queried alone now, and until when."""
     return {name: until_s for name, until_s in alone.items() if now_s < until_s}
 
