@@ -65,7 +65,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         ask=Prometheus(settings).ask,
         settings=settings,
         gpus=read_gpus(folders),
-        has_pod_monitors=site.has_pod_monitors,
+        site=site,
         calibration_files=read_calibrations(Path(settings.calibration_folder))
         if settings.calibration_folder
         else {},

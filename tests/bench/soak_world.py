@@ -19,7 +19,7 @@ from kube_double import KubeDouble, Object
 from query_api import WINDOW, QueryApi
 from tonnage.cluster.calls import KubernetesError, PrometheusError
 from tonnage.cluster.kube import CONFIG_MAPS, DEPLOYMENTS, MODEL_DEPLOYMENTS, PODS, REPLICA_SETS
-from tonnage.cluster.queries import AnswerReader, Answers, QueryResult
+from tonnage.cluster.queries import AnswerReader, Answers
 from tonnage.control.input.times import rfc3339
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.estimate.metrics import QUERIES
@@ -358,10 +358,7 @@ class SoakWorld:
                 reader.feed(body)
                 is_partial = reader.end()
                 answers.bytes_read += len(body)
-                outcome = QueryResult(
-                    answered=reader.answered, is_partial=is_partial, clock_skew_s=0.0
-                )
-                answers.add(name, queries, outcome)
+                answers.add(name, queries, (reader.answered, is_partial, 0.0))
         return answers
 
     def _say(self) -> None:

@@ -30,6 +30,7 @@ from tonnage.cluster.prometheus import Prometheus, QueryLimits
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.fleet.observe import Observer
+from tonnage.manifests.children import site_of
 from tonnage.settings import Settings
 
 def rss_bytes(name):
@@ -40,7 +41,7 @@ settings = Settings(prometheus_url=sys.argv[1])
 prometheus = Prometheus(settings, limits=QueryLimits(request_s=60, all_s=120))
 observer = Observer(
     kube=KubeDouble(), ask=prometheus.ask, settings=settings, gpus=built_in_gpus(),
-    has_pod_monitors=True,
+    site=site_of(settings, has_pod_monitors=True),
 )
 snapshot, memory = a_store().snapshot(), Memory()
 before = 0

@@ -15,6 +15,7 @@ from tonnage.control.tick import tick
 from tonnage.estimate.metrics import QUERIES, WINDOWS
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Kind, Store
+from tonnage.manifests.children import site_of
 from tonnage.settings import Settings
 
 OBJECTS = (("blue", "llama"), ("green", "mixtral"))
@@ -127,7 +128,7 @@ def a_world(*, url=None, ahead_s=0, limits=LIMITS, objects=OBJECTS, load=LITTLE,
             ).ask(sets, scrapes),
             settings=settings,
             gpus=built_in_gpus(),
-            has_pod_monitors=True,
+            site=site_of(settings, has_pod_monitors=True),
             clock=lambda: api.now_s,
         )
         store = a_store(objects, replicas)

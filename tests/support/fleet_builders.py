@@ -11,6 +11,7 @@ import yaml
 from measured_builders import an_engine, steady_lengths
 from measured_builders import with_lengths as of_lengths
 from tonnage.api.objects import parse_model_deployment
+from tonnage.api.status import Reason
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.control.assess import decide_object, size_object
 from tonnage.control.decide.budget import RemainingBudget
@@ -31,7 +32,7 @@ from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.pods import pod_view
 from tonnage.fleet.views import deployment_view, model_view
-from tonnage.manifests.children import Site, deployment
+from tonnage.manifests.children import Site, deployment, site_of
 from tonnage.settings import Settings
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ask, look_up
@@ -315,17 +316,23 @@ def a_state(manifest=None, *, replicas=2, load=1.0, live=None, pods=None, **chan
     return replace(state, **changes)
 
 
+def no_config(message):
+    """What is known of a config.json that is not there."""
+    return Reason("ModelConfigMissing", message)
+
+
 def a_fleet(*states, now_s=NOW_S, **changes):
     """Plans stand on the middle of what is believed, unless a test sets ``speed_range``."""
-    settings = {"speed_range": 0} | changes.pop("settings", {})
+    given = {"speed_range": 0} | changes.pop("settings", {})
+    settings = Settings(prometheus_url="http://prometheus.test:9090", **given)
     fleet = Fleet(
         now_s=now_s,
         models=states,
         metrics_problem=None,
         calibrations=Calibrations(),
         gpus=built_in_gpus(),
-        settings=Settings(prometheus_url="http://prometheus.test:9090", **settings),
-        has_pod_monitors=True,
+        settings=settings,
+        site=site_of(settings, has_pod_monitors=True),
     )
     return replace(fleet, **changes)
 

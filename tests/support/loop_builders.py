@@ -34,6 +34,7 @@ from tonnage.fleet.observe import Observer
 from tonnage.fleet.store import Store
 from tonnage.fleet.watches import followed
 from tonnage.fleet.write_queue import WriteQueue
+from tonnage.manifests.children import site_of
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090", speed_range=0)
@@ -163,7 +164,7 @@ def a_loop_asking(ask, world, **settings):
             ask=ask,
             settings=known,
             gpus=built_in_gpus(),
-            has_pod_monitors=True,
+            site=site_of(known, has_pod_monitors=True),
             taken_names=writer.taken_names,
             clock=lambda: world.now_s,
         ),

@@ -13,6 +13,7 @@ from fleet_builders import (
     a_pod_body,
     a_sizing,
     a_state,
+    no_config,
 )
 from measured_builders import an_engine
 from tonnage.control.input.memory import Memory
@@ -59,7 +60,7 @@ FAULTS = {
     | {"pods": [a_pod_body("a"), a_pod_body("b"), a_pod_body("c", **UNSCHEDULABLE)]},
     "TonnageConflict": HEALTHY | {"conflicting_autoscaler": "HorizontalPodAutoscaler llama"},
     "TonnageRolloutStuck": HEALTHY | {"live": with_status(conditions=STUCK)},
-    "TonnageStalled": {"engines": (), "config_problem": "no such key"},
+    "TonnageStalled": {"engines": (), "model_config": no_config("no such key")},
     "TonnageCalibrationOutOfRange": {
         "engines": tuple(an_engine(p, completed_per_s=EACH / 2, kv_tokens=100_000) for p in "ab")
     },

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from page_builders import take_series
 from tonnage.cluster.calls import PrometheusError
-from tonnage.cluster.queries import Answers, QueryResult
+from tonnage.cluster.queries import Answers
 from tonnage.estimate.fleet_scrapes import Answered
 from tonnage.fleet.scrape import Ask
 
@@ -27,7 +27,7 @@ def asking(one: Callable[[str], Said]) -> Ask:
                 answered = Answered()
                 for labels, samples in said:
                     take_series(scrapes, answered, labels, samples)
-                answers.add(name, queries, QueryResult(answered=answered, clock_skew_s=0.0))
+                answers.add(name, queries, (answered, False, 0.0))
         return answers
 
     return ask

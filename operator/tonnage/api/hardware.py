@@ -100,11 +100,6 @@ class Hardware(ApiModel):
     plans no data-parallel ranks over several nodes."""
 
     @property
-    def has_tensor(self) -> bool:
-        """Whether the tensor-parallel ranks are given."""
-        return self.parallelism is not None and self.parallelism.tensor is not None
-
-    @property
     def node_link_bytes_per_s(self) -> float | None:
         """Of one GPU, one direction; None: it is not given."""
         return bytes_per_second(self.node_link) if self.node_link else None

@@ -375,7 +375,10 @@ _ROLE_RULES = (
         "(!has(self.hardware.parallelism.pipeline) || "
         "self.hardware.parallelism.pipeline == 1))",
         "engine.role needs parallelism.tensor (prefill: at most that of decode) and no pipeline",
-        lambda it: it.scale_target or (it.hardware.has_tensor and _has_no_stages(it)),
+        lambda it: (
+            it.scale_target
+            or (it.hardware.parallelism and it.hardware.parallelism.tensor and _has_no_stages(it))
+        ),
         "hardware",
     ),
     _of_role(

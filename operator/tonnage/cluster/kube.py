@@ -294,7 +294,9 @@ class KubeApi:
                 is_busy = self._is_hasty and error.status == HTTPStatus.TOO_MANY_REQUESTS
                 if error.retry_after_s is None or attempt >= call.attempts or is_busy:
                     raise
-                self._sleep(self._pause_s(error.retry_after_s, attempt))
+                # A herd that was refused at once must not return at once.
+                pause_s = max(error.retry_after_s, RETRY_S * attempt)
+                self._sleep(pause_s * (1 + JITTER * self._chance()))
                 attempt += 1
                 if is_write:
                     self._check_again(error)
@@ -307,11 +309,6 @@ class KubeApi:
             message = f"{error}; not tried again: {held}"[:MESSAGE_LENGTH]
             is_alone = error.is_alone
             raise KubernetesError(message, status=error.status, is_alone=is_alone) from held
-
-    def _pause_s(self, retry_after_s: float, attempt: int) -> float:
-        """Return for how long to wait: a herd that was refused at once must not return at once."""
-        least_s = max(retry_after_s, RETRY_S * attempt)
-        return least_s * (1 + JITTER * self._chance())
 
     def _once(self, call: Call) -> bytes:
         headers = {"Accept": call.accept, "Content-Type": call.content_type}
@@ -328,23 +325,20 @@ class KubeApi:
             )
             data = read_body(call, answer.response)
         except HTTPError as error:
-            raise self._no_answer_error(call, error, asked_at_s) from error
+            reason = getattr(error, "reason", None) or error
+            message = f"{call.method} {call.path}: {type(reason).__name__}"
+            is_alone = self._heard.at_s > asked_at_s
+            unanswered = KubernetesError(message, status=0, is_alone=is_alone)
+            # A write that hung for seconds will hang again: a webhook's.
+            if call.method == "GET" or not isinstance(reason, ReadTimeoutError):
+                unanswered.retry_after_s = 0.0
+            raise unanswered from error
         if answer.status not in NO_SERVER:
             self._heard.at_s = time.monotonic()
         if not HTTPStatus.OK <= answer.status < HTTPStatus.MULTIPLE_CHOICES:
             is_alone = self._heard.at_s > asked_at_s
             raise refusal(call, answer.status, data, answer.headers, is_alone=is_alone)
         return data
-
-    def _no_answer_error(self, call: Call, error: HTTPError, asked_at_s: float) -> KubernetesError:
-        """Return what that comes to. A write that hung for seconds will hang again: a webhook's."""
-        reason = getattr(error, "reason", None) or error
-        message = f"{call.method} {call.path}: {type(reason).__name__}"
-        is_alone = self._heard.at_s > asked_at_s
-        unanswered = KubernetesError(message, status=0, is_alone=is_alone)
-        if call.method == "GET" or not isinstance(reason, ReadTimeoutError):
-            unanswered.retry_after_s = 0.0
-        return unanswered
 
 
 def _listing(path: str, query: Mapping[str, str], chunk: int) -> Call:

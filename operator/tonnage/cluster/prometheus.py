@@ -20,14 +20,7 @@ import aiohttp
 
 from tonnage.cluster.authorization import CREDENTIALS, authorization
 from tonnage.cluster.calls import PrometheusError
-from tonnage.cluster.queries import (
-    AnswerReader,
-    Answers,
-    QueryResult,
-    QuerySet,
-    SetUnderWay,
-    bad_answer,
-)
+from tonnage.cluster.queries import Answer, AnswerReader, Answers, QuerySet, SetUnderWay, bad_answer
 from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.settings import Settings
 from tonnage.units import KIB, MIB
@@ -200,7 +193,7 @@ class QueryRound:
                 self.answers.add(name, part.queries, outcome)
             part.num_under_way -= 1
 
-    async def _ask_before_the_end(self, text: str, part: SetUnderWay) -> QueryResult:
+    async def _ask_before_the_end(self, text: str, part: SetUnderWay) -> Answer:
         if not part.num_answered and (LATE in part.failures or len(part.failures) >= GIVE_UP):
             raise PrometheusError("not queried: none before was answered", reason=part.failures[-1])
         if clock_s() >= self._end_s:
@@ -222,7 +215,7 @@ class QueryRound:
         message = f"not answered within the {self.limits.all_s:g} s of a tick"
         return PrometheusError(message, reason=LATE if part.is_slow else CUT_OFF)
 
-    async def _ask_twice(self, text: str, part: SetUnderWay) -> QueryResult:
+    async def _ask_twice(self, text: str, part: SetUnderWay) -> Answer:
         """Ask, and once more where the connection broke before there was an answer."""
         limit_s = self.limits.request_s
         try:
@@ -234,7 +227,7 @@ class QueryRound:
         except TimeoutError as error:
             raise PrometheusError(f"no full answer within {limit_s:g} s", reason=LATE) from error
 
-    async def _ask_once(self, text: str, part: SetUnderWay) -> QueryResult:
+    async def _ask_once(self, text: str, part: SetUnderWay) -> Answer:
         reader = AnswerReader(self.scrapes, max_series=self.limits.answer_series)
         sent_at_s, num_bytes = self.now(), 0
         async with self.post(text) as response:
@@ -254,7 +247,7 @@ class QueryRound:
         with suppress(ValueError, OverflowError):  # by the server's own clock
             date_s = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
         skew_s = skew(date_s, sent_at_s=sent_at_s, received_at_s=self.now())
-        return QueryResult(answered=reader.answered, is_partial=is_partial, clock_skew_s=skew_s)
+        return reader.answered, is_partial, skew_s
 
     def _pay(self, part: SetUnderWay, amount_bytes: int, num_bytes: int) -> None:
         """Count a piece of an answer of which so many bytes were read."""

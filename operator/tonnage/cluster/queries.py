@@ -77,15 +77,9 @@ def query_of(key: str) -> str:
     return key.partition("@")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QueryResult:
-    """An answer, and what it says about the clock."""
-
-    answered: Answered
-    is_partial: bool = False
-    """A store behind Prometheus did not answer, or it warns of something."""
-    clock_skew_s: float | None = None
-    """Of Prometheus against ours: above zero, it is ahead."""
+Answer = tuple[Answered, bool, float | None]
+"""What was sampled; whether that is partial, since a store behind Prometheus did not answer or it
+warns of something; by how much its clock is ahead of ours."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -104,13 +98,14 @@ class Answers:
     """Of all bodies, unpacked."""
     clock_skew_s: float | None = None
 
-    def add(self, name: str, queries: QuerySet, outcome: QueryResult) -> None:
+    def add(self, name: str, queries: QuerySet, answer: Answer) -> None:
         """Take in an answer."""
-        self.answered.merge(outcome.answered)
+        answered, is_partial, skew_s = answer
+        self.answered.merge(answered)
         self.queries.add(name)
-        if outcome.is_partial:
+        if is_partial:
             self.partial.update(queries.keys(name))
-        skews_s = [each for each in (self.clock_skew_s, outcome.clock_skew_s) if each is not None]
+        skews_s = [each for each in (self.clock_skew_s, skew_s) if each is not None]
         self.clock_skew_s = min(skews_s, key=abs, default=None)
 
     def fail(self, name: str, queries: QuerySet, error: PrometheusError) -> None:

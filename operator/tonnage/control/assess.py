@@ -33,7 +33,6 @@ from tonnage.control.measure.traffic import (
     without_waiting_for_decode,
 )
 from tonnage.control.observe.ownership import may_act
-from tonnage.control.observe.queue import queue_reasons
 from tonnage.control.size.allowed import apart
 from tonnage.control.size.chosen import choose, choose_running, planned_split, slots_reasons
 from tonnage.control.size.question import as_it_runs, is_spec_ahead
@@ -227,7 +226,7 @@ def concluded(
 
 def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tuple[Reason, ...]:
     """Return what there is to say of the replicas beside what made their number."""
-    memory = found.memory
+    memory, queue = found.memory, found.state.queue_note
     return (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
         *cache_reasons(chosen.sizing.request),
@@ -236,7 +235,7 @@ def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tup
         *drain_reasons(found, chosen),
         *pdb_blocks_eviction(chosen.model),
         *deprecation(chosen.model),
-        *queue_reasons(found.state),
+        *((Reason("Queue", f"engine.queue auto is {queue}"),) if queue else ()),
         *untaken_reasons(found.state.engines),
     )
 

@@ -79,7 +79,7 @@ class Writer:
         """Write what differs; return {UID: what became of it} of objects where not all is done."""
         asked = [writes for writes in all_writes if writes.kinds]
         failed = dict[Item, WorldError]()
-        self._run(SCALE, self._move, (each for each in asked if each.scale), failed)
+        failed |= self._run(SCALE, self._move, (each for each in asked if each.scale))
         todo = self.queue.admit(each for each in asked if each.num_limited)
         admitted = {each.uid for each in todo}
         for each in asked:
@@ -94,24 +94,20 @@ class Writer:
         """Make all writes but those of replicas; what fails is added to ``failed``."""
         reports = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
-        self._run(STATUS, self._write_status, (each for each in reports if each.rolls), failed)
+        failed |= self._run(STATUS, self._write_status, (e for e in reports if e.rolls))
         made = [each for each in todo if each.makes]
-        self._run(TEMPLATE, partial(self._template, dict(failed)), made, failed)
+        failed |= self._run(TEMPLATE, partial(self._template, dict(failed)), made)
         applied = (each for each in made if (each.uid, TEMPLATE) not in failed)
         looked_at = (each for each in applied if each.check_children)
-        self._run(CHILDREN, lambda each: self._children(each).publish(each), looked_at, failed)
-        self._run(STATUS, self._write_status, (each for each in reports if not each.rolls), failed)
+        failed |= self._run(CHILDREN, lambda each: self._children(each).publish(each), looked_at)
+        failed |= self._run(STATUS, self._write_status, (e for e in reports if not e.rolls))
         eventful = [each for each in todo if each.event_records]
-        self._run(WriteKind.EVENTS, partial(self._post, dict(failed), now), eventful, failed)
+        failed |= self._run(WriteKind.EVENTS, partial(self._post, dict(failed), now), eventful)
 
     def _run(
-        self,
-        kind: WriteKind,
-        phase: Callable[[Writes], None],
-        some: Iterable[Writes],
-        failed: dict[Item, WorldError],
-    ) -> None:
-        failed |= self.queue.run(kind, partial(self._guard, phase), some)
+        self, kind: WriteKind, phase: Callable[[Writes], None], some: Iterable[Writes]
+    ) -> Failures:
+        return self.queue.run(kind, partial(self._guard, phase), some)
 
     def _guard(self, phase: Callable[[Writes], None], writes: Writes) -> WorldError | None:
         """Run one object's phase; return the world's failure, which stays with that object.

@@ -70,6 +70,6 @@ class BackgroundTask(Generic[T]):
         return begun.result()
 
     def drop(self) -> None:
-        """Take over nothing of what is done; what is under way goes on."""
-        if not self.is_under_way:
-            self._work = None
+        """Wait until it is done, and take over nothing of it."""
+        self.wait()
+        self._work = None

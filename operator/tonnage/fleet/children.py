@@ -102,7 +102,7 @@ class Children:
         live = self.kube.get(path)
         if live is None:
             self.kube.apply(path, wanted, manager=MANAGER, force=False)
-            if _is_known(writes):
+            if not writes.check_leftovers:  # children were looked at for this spec before
                 self._post_event(writes, f"{wanted['kind']} {writes.name} was deleted: recreated")
             return True
         if controller_uid(live["metadata"]) != writes.uid:
@@ -179,18 +179,15 @@ def event(writes: Writes, happening: EventRecord, now: str) -> Manifest:
     }
 
 
-def _is_known(writes: Writes) -> bool:
-    """Tell whether children were looked at for this spec before: then what differs is no news."""
-    return not writes.check_leftovers
-
-
 def _edits_reapplied(wanted: Manifest, live: Manifest, writes: Writes) -> str | None:
     """Say which edits of others were reapplied; None: only our own manifest changed."""
-    found = [
-        each for each in edits(wanted, live, manager=MANAGER) if each.managers or _is_known(writes)
-    ]
+    found = {
+        field: managers
+        for field, managers in edits(wanted, live, manager=MANAGER)
+        if managers or not writes.check_leftovers
+    }
     if not found:
         return None
-    who = " and ".join(sorted({name for each in found for name in each.managers})) or SOMEBODY
-    fields = ", ".join(each.field for each in found)
+    who = " and ".join(sorted(frozenset().union(*found.values()))) or SOMEBODY
+    fields = ", ".join(found)
     return f"{wanted['kind']} {writes.name}: {who} edited {fields}: reapplied"

@@ -137,7 +137,6 @@ class Lists:
 
     def forget(self) -> None:
         """Begin anew: lists of before say nothing of now."""
-        self.work.wait()
         self.work.drop()
         self.checked_at_s = self.looked_at_s = 0.0
 

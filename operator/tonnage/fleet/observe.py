@@ -21,16 +21,14 @@ from tonnage.control.input.state import (
     ModelState,
     ModelView,
     PodView,
-    RoleObject,
 )
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
 from tonnage.estimate.fleet_scrapes import PodKey
-from tonnage.estimate.metrics import FRESH_SCRAPES, queries
+from tonnage.estimate.metrics import queries
 from tonnage.estimate.samples import EngineSamples
 from tonnage.fleet.background import BackgroundTask, Start, run_inline, unheard
 from tonnage.fleet.references import (
-    Ages,
     ManifestCache,
     ModelConfigs,
     Referenced,
@@ -40,9 +38,10 @@ from tonnage.fleet.references import (
     data_of,
     place_of,
 )
-from tonnage.fleet.scrape import Ask, Rounds, Scraper, nothing_decides
+from tonnage.fleet.scrape import Ask, Rounds, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
 from tonnage.fleet.views import AutoscalerView
+from tonnage.manifests.children import Site
 from tonnage.manifests.names import Workload
 from tonnage.manifests.roles import role_name
 from tonnage.manifests.target import TargetEngine, engine_of
@@ -92,7 +91,8 @@ class Observer:
     ask: Ask
     settings: Settings
     gpus: Mapping[str, Gpu]
-    has_pod_monitors: bool
+    site: Site
+    """But for LeaderWorkerSets, which come and go."""
     calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """Deployments that no watch shows, since they lack our label; the writer adds what it meets."""
@@ -108,33 +108,24 @@ class Observer:
     _config_maps: Referenced[Key, Mapping[str, str]] = field(init=False)
     """Of the flags of scale targets."""
     _taken: UnlabelledWorkloads = field(init=False)
-    _scraper: Scraper = field(init=False)
+    rounds: Rounds = field(init=False)
+    """The questions to Prometheus."""
     _said: PrometheusSnapshot | None = None
     _skew_s: float = 0.0
     """Of the clock of Prometheus, as it was last known."""
 
     def __post_init__(self) -> None:
         kube, tick_s = self.kube, self.settings.tick_s
-        self._configs = ModelConfigs(kube=kube, ages=Ages(tick_s))
-        self._claims = Referenced(kube=kube, resource=CLAIMS, part=access_modes, ages=Ages(tick_s))
-        self._config_maps = Referenced(
-            kube=kube, resource=CONFIG_MAPS, part=data_of, ages=Ages(tick_s)
-        )
+        self._configs = ModelConfigs(kube=kube, tick_s=tick_s)
+        self._claims = Referenced(kube=kube, resource=CLAIMS, part=access_modes, tick_s=tick_s)
+        self._config_maps = Referenced(kube=kube, resource=CONFIG_MAPS, part=data_of, tick_s=tick_s)
         self._taken = UnlabelledWorkloads(kube=kube, names=self.taken_names)
-        rounds = Rounds(
+        self.rounds = Rounds(
             ask=self.ask,
-            every_s=tick_s,
-            # What is a scrape old when it is said is fresh for so long.
-            reusable_s=FRESH_SCRAPES * self.settings.scrape_interval_s,
+            settings=self.settings,
             work=BackgroundTask(self.start),
             clock=self.clock,
         )
-        self._scraper = Scraper(rounds=rounds, settings=self.settings)
-
-    @property
-    def rounds(self) -> Rounds:
-        """The questions to Prometheus."""
-        return self._scraper.rounds
 
     def begin_round(self, snapshot: Snapshot, now_s: float, news: threading.Event) -> None:
         """Begin to ask Prometheus about what is there; ``news`` is set when it has answered.
@@ -160,11 +151,11 @@ class Observer:
 
         owned = (pod for pods in snapshot.pods_by_deployment.values() for pod in pods)
         pods = ((pod.namespace, pod.name) for pod in owned)
-        self._scraper.begin(expressions, pods, now_s, news)
+        self.rounds.begin(expressions, pods, now_s, news)
 
     def forget(self) -> None:
         """Ask anew: what Prometheus said before is not decided by."""
-        self._scraper.forget()
+        self.rounds.forget()
         self._said = None
 
     def observe(
@@ -210,8 +201,7 @@ class Observer:
             calibration_files=self.calibration_files,
             gpus=self.gpus,
             settings=self.settings,
-            has_pod_monitors=self.has_pod_monitors,
-            has_groups=has_groups,
+            site=replace(self.site, has_groups=has_groups),
             said_at_s=said.at_s,
             history_awaited=said.history_awaited,
         )
@@ -227,17 +217,17 @@ class Observer:
 
     def _latest(self, now_s: float) -> PrometheusSnapshot:
         """Return what Prometheus said last; what no tick before saw is joined, and told."""
-        answers = self._scraper.take(now_s)
+        answers = self.rounds.take(now_s)
         if answers is not None:
             said_at_s = now_s - self.rounds.held_s
             if answers.clock_skew_s is not None:
                 self._skew_s = answers.clock_skew_s
-            engines = self._scraper.samples(said_at_s + self._skew_s)
+            engines = self.rounds.samples(said_at_s + self._skew_s)
             self._said = PrometheusSnapshot(
                 at_s=said_at_s,
                 answers=answers,
                 engines=engines,
-                history_awaited=self._scraper.awaited,
+                history_awaited=self.rounds.awaited,
             )
             self.tell(answers)
         return self._said or PrometheusSnapshot(at_s=now_s)
@@ -266,7 +256,6 @@ class Observer:
         if target and deployment and deployment.engine.config_maps:
             deployment = self._with_config_maps(deployment, seen.now_s)
         pods = snapshot.replicas_of(deployment, seen.now_s) if deployment else ()
-        config, problem = self._configs.of(view, model, seen.now_s)
         with_workers = bool(deployment and deployment.engine.workers_answer)
         engines = tuple(_engines_of(pods, seen, with_workers=with_workers))
         if (held_s := self.rounds.held_s) > self.settings.scrape_interval_s:
@@ -279,8 +268,7 @@ class Observer:
             deployment=deployment,
             pods=pods,
             oversized_bytes=snapshot.oversized.get(key) or self._taken.oversized.get(key),
-            model_config=config,
-            config_problem=problem,
+            model_config=self._configs.of(view, model, seen.now_s),
             claim_modes=self._claims.of(claim_of(model), seen.now_s),
             conflicting_autoscaler=f"HorizontalPodAutoscaler {scaler}" if scaler else None,
             earlier_owner=oldest.name if oldest and oldest.uid != view.uid else None,
@@ -328,12 +316,12 @@ def _engines_of(
                 yield replace(each, pod=pod.name, engine=f"{worker.name} {each.engine}")
 
 
-def _roles(view: ModelView, seen: FleetReading) -> Iterator[tuple[Role, RoleObject]]:
+def _roles(view: ModelView, seen: FleetReading) -> Iterator[tuple[Role, ModelState]]:
     """Yield the objects that have the names of both roles of another one, whoever made them."""
     for role in ROLES:
         other = seen.snapshot.models.get((view.namespace, role_name(view.name, role)))
         if other is not None:
-            yield role, RoleObject(view=other, model=seen.parsed[other.uid])
+            yield role, ModelState(view=other, model=seen.parsed[other.uid])
 
 
 def key_of(view: ModelView, model: ModelDeployment | InvalidSpecError) -> Key:

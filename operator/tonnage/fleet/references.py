@@ -17,13 +17,14 @@ from weakref import WeakValueDictionary
 
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.api.spec import Spec
+from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError
 from tonnage.catalog.models import overrides_in, read_model_config, with_second_file
 from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi, Resource
 from tonnage.cluster.pages import MOST_OBJECT_BYTES
-from tonnage.control.input.state import BadConfig, DeploymentView, ModelView
+from tonnage.control.input.state import NO_CONFIG, DeploymentView, ModelView
 from tonnage.control.size.fair_order import round_robin
 from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.logs import Line
@@ -105,7 +106,7 @@ MOST_BYTES: Final = MIB
 
 ConfigPlace = tuple[str, str, str, str, str]
 """(namespace, ConfigMap, key, name of the model)."""
-ReadConfig = ModelShape | BadConfig | str
+ReadConfig = ModelShape | Reason
 """What a config.json says, or why there is none."""
 At = TypeVar("At", bound=tuple[str, ...])
 Part = TypeVar("Part")
@@ -120,22 +121,6 @@ def look_again_s(num_missing: int, *, tick_s: float) -> float:
     return min(AGE_S, tick_s * max(1.0, num_missing / MOST_READS))
 
 
-class Ages:
-    """When what objects name is read again: by how many of it are missing in its namespace."""
-
-    def __init__(self, tick_s: float) -> None:
-        self._tick_s, self._num_missing = tick_s, Counter[str]()
-
-    def count(self, missing: Iterable[str]) -> None:
-        """Take the namespaces in which something is missing, each as often as it is."""
-        self._num_missing = Counter(missing)
-
-    def is_due(self, namespace: str, age_s: float, *, is_missing: bool) -> bool:
-        """Tell whether to read again; ``age_s``: since it was read, less than 0 by a clock set."""
-        again_s = look_again_s(self._num_missing[namespace], tick_s=self._tick_s)
-        return not 0 <= age_s < (again_s if is_missing else AGE_S)
-
-
 @dataclass(slots=True, kw_only=True)
 class Referenced(Generic[At, Part]):
     """A part of each object that was read, by place; what nobody names any more is forgotten."""
@@ -143,29 +128,30 @@ class Referenced(Generic[At, Part]):
     kube: KubeApi
     resource: Resource
     part: Callable[[At, Object], Part | None]
-    ages: Ages
+    tick_s: float
     is_missing: Callable[[Part | None], bool] = lambda part: part is None
     """Whether somebody has yet to bring it, or to mend it."""
     unread: Callable[[At, WorldError], Part | None] = lambda *_: None
     """What is known of what never could be read."""
     _read: dict[At, tuple[float, Part | None]] = field(default_factory=dict)
+    num_missing: Counter[str] = field(default_factory=Counter)
+    """By namespace."""
 
     def forget(self, named: Container[At | None]) -> None:
         """Keep nothing but what these places hold."""
         self._read = {place: each for place, each in self._read.items() if place in named}
         missing = (place[0] for place, (_, part) in self._read.items() if self.is_missing(part))
-        self.ages.count(missing)
+        self.num_missing = Counter(missing)
 
     def of(self, place: At | None, now_s: float, *, is_news: bool = False) -> Part | None:
         """Return what stands there; None: nothing, or that is not known. ``is_news``: read it."""
         if place is None:
             return None
-        at_s, part = self._read.get(place, (None, None))
-        if at_s is None or (
-            at_s != now_s
-            if is_news
-            else self.ages.is_due(place[0], now_s - at_s, is_missing=self.is_missing(part))
-        ):
+        at_s, part = self._read.get(place, (-math.inf, None))
+        again_s = 0.0 if is_news else AGE_S
+        if self.is_missing(part) and not is_news:
+            again_s = look_again_s(self.num_missing[place[0]], tick_s=self.tick_s)
+        if at_s != now_s and not 0 <= now_s - at_s < again_s:
             part = self._look(place, part)
             self._read[place] = now_s, part
         return part
@@ -184,7 +170,7 @@ class ModelConfigs:
     """Shapes of models that config.json files say; of another spec each is read at once."""
 
     kube: KubeApi
-    ages: Ages
+    tick_s: float
     _files: Referenced[ConfigPlace, ReadConfig] = field(init=False)
     _asked_for: dict[str, int] = field(default_factory=dict)
     """By UID, the generation of the spec that it was last read for."""
@@ -194,9 +180,9 @@ class ModelConfigs:
             kube=self.kube,
             resource=CONFIG_MAPS,
             part=config_in,
-            ages=self.ages,
+            tick_s=self.tick_s,
             is_missing=lambda found: not isinstance(found, ModelShape),
-            unread=lambda place, error: f"ConfigMap {place[1]}: {error}",
+            unread=lambda place, error: Reason(NO_CONFIG, f"ConfigMap {place[1]}: {error}"),
         )
 
     def forget(self, uids: Container[str], places: Iterable[ConfigPlace]) -> None:
@@ -204,15 +190,13 @@ class ModelConfigs:
         self._asked_for = {uid: each for uid, each in self._asked_for.items() if uid in uids}
         self._files.forget(set(places))
 
-    def of(
-        self, view: ModelView, model: ModelDeployment, now_s: float
-    ) -> tuple[ModelShape | BadConfig | None, str | None]:
-        """Return (shape, problem) for a spec that refers to a ConfigMap; else nothing of both."""
+    def of(self, view: ModelView, model: ModelDeployment, now_s: float) -> ReadConfig | None:
+        """Return the shape for a spec that refers to a ConfigMap, or why there is none."""
         is_news = self._asked_for.get(view.uid) != view.generation
         found = self._files.of(place_of(model), now_s, is_news=is_news)
         if found is not None:
             self._asked_for[view.uid] = view.generation
-        return (None, found) if isinstance(found, str) else (found, None)
+        return found
 
 
 def config_in(place: ConfigPlace, config_map: Object) -> ReadConfig:
@@ -221,11 +205,11 @@ def config_in(place: ConfigPlace, config_map: Object) -> ReadConfig:
     data = config_map.get("data") or {}
     text = data.get(key)
     if text is None:
-        return f"ConfigMap {name} has no key {key} in {namespace}"
+        return Reason(NO_CONFIG, f"ConfigMap {name} has no key {key} in {namespace}")
     num_bytes = len(text.encode("utf-8", "surrogatepass"))
     if num_bytes > MOST_BYTES:
         of = f"{key} of ConfigMap {name} in {namespace}"
-        return f"{of} has {num_bytes} bytes; at most {MOST_BYTES} are read"
+        return Reason(NO_CONFIG, f"{of} has {num_bytes} bytes; at most {MOST_BYTES} are read")
     return shape_of(text, model_id, overrides, data.get)
 
 
@@ -241,7 +225,7 @@ def place_of(model: ModelDeployment) -> ConfigPlace | None:
 
 def shape_of(
     text: str, model_id: str, overrides: str, beside: Callable[[str], str | None]
-) -> ModelShape | BadConfig:
+) -> ReadConfig:
     """Return the shape that a config.json says, or why it says none.
 
     ``beside``: a further file by its name, which may say how the weights are quantized.
@@ -249,7 +233,7 @@ def shape_of(
     try:
         return read_model_config(with_second_file(text, beside), name=model_id, overrides=overrides)
     except CatalogError as error:
-        return BadConfig(kind=type(error), message=str(error))
+        return Reason(type(error).__name__.removesuffix("Error"), str(error))
 
 
 def access_modes(_: Key, claim: Object) -> tuple[str, ...] | None:

@@ -29,82 +29,6 @@ from tonnage.units import KB, MINUTE_S
 Ask = Callable[[Sequence[QuerySet], FleetScrapes], Answers]
 
 
-@dataclass(slots=True, kw_only=True)
-class Rounds:
-    """Asks when it is time, and knows how old the last answers are."""
-
-    ask: Ask
-    every_s: float
-    """Between the beginnings of two rounds; one that takes longer is followed by the next."""
-    reusable_s: float
-    """For so long after a round a change is decided by its answers."""
-    work: BackgroundTask[Answers] = field(default_factory=BackgroundTask)
-    """The round under way, or done and not yet taken over."""
-    clock: Callable[[], float] = time.monotonic
-    _began_at_s: float | None = None
-    """The last round: no answer is of later than of when it was asked for."""
-    _taken_began_at_s: float | None = None
-    """The last one whose answers were taken over."""
-
-    @property
-    def held_s(self) -> float:
-        """Return how long ago the last answers were asked for."""
-        began_at_s = self._taken_began_at_s
-        return 0.0 if began_at_s is None else self.clock() - began_at_s
-
-    @property
-    def is_reusable(self) -> bool:
-        """Tell whether a change can be decided by what was answered last."""
-        return self._taken_began_at_s is not None and self.held_s < self.reusable_s
-
-    @property
-    def due_in_s(self) -> float:
-        """Return in what time there is something to wait for: a round under way, or the next."""
-        if not self.work.is_free:
-            return 0.0
-        return self.every_s if self._began_at_s is None else self._rest_s
-
-    @property
-    def is_due(self) -> bool:
-        """Tell whether to begin one: no other is under way, or not taken over yet."""
-        return self.work.is_free and self._rest_s == 0
-
-    def begin(
-        self, questions: Sequence[QuerySet], scrapes: FleetScrapes, news: threading.Event
-    ) -> None:
-        """Begin a round; ``news`` is set when it ends."""
-        self._began_at_s = self.clock()
-        self.work.begin(lambda: self.ask(questions, scrapes), news)
-
-    def wait(self, news: threading.Event) -> None:
-        """Wait until the round ends, or for news while they can be decided without it."""
-        if not self.work.is_under_way:
-            return
-        if not (self.is_reusable and news.wait(self.reusable_s - self.held_s)):
-            self.work.wait()
-
-    def take(self) -> Answers | None:
-        """Take over what was answered since this was last asked, if anything was."""
-        answers = self.work.take()
-        if answers is not None:
-            self._taken_began_at_s = self._began_at_s
-        return answers
-
-    def forget(self) -> None:
-        """Begin anew: what was answered before, or is about to be, says nothing of now."""
-        self.work.wait()
-        self.work.drop()
-        self._began_at_s = self._taken_began_at_s = None
-
-    @property
-    def _rest_s(self) -> float:
-        """Return in what time the next round is due, whether one is under way or not."""
-        if self._began_at_s is None:
-            return 0.0
-        since_s = self.clock() - self._began_at_s
-        return max(0.0, self.every_s - since_s) if since_s >= 0 else 0.0
-
-
 ALONE_S = 10.0 * MINUTE_S
 PART_PODS = KB
 """A thousand: a larger fleet is queried in parts, of namespaces that have no more together."""
@@ -215,11 +139,24 @@ MAX_NAMES = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class Scraper:
-    """Asks in as many parts as it takes. Remembers which namespaces to query alone."""
+class Rounds:
+    """Asks when it is time, in as many parts as it takes, and knows how old the last answers are.
 
-    rounds: Rounds
+    One that takes longer than the time between two is followed by the next. Remembers which
+    namespaces to query alone.
+    """
+
+    ask: Ask
     settings: Settings
+    work: BackgroundTask[Answers] = field(default_factory=BackgroundTask)
+    """The round under way, or done and not yet taken over."""
+    clock: Callable[[], float] = time.monotonic
+    _began_at_s: float | None = None
+    """The last round: no answer is of later than of when it was asked for."""
+    _taken_began_at_s: float | None = None
+    """The last one whose answers were taken over."""
+    _asked_at_s: float = 0.0
+    """The last round, by the clock of ticks."""
     _scrapes: FleetScrapes = field(init=False)
     _answered_at_s: dict[str, float] = field(default_factory=dict)
     """When scrapes were last answered, by namespace."""
@@ -227,7 +164,6 @@ class Scraper:
     """Of the history of each namespace of which it is awaited."""
     _historic: Set[str] = frozenset()
     """Namespaces of whose history the round under way asks."""
-    _began_at_s: float = 0.0
     _pods: frozenset[PodKey] = frozenset()
     """Of the round under way, as the next."""
     _sets: Sequence[QuerySet] = ()
@@ -239,6 +175,42 @@ class Scraper:
     def __post_init__(self) -> None:
         self._begin_anew()
 
+    @property
+    def held_s(self) -> float:
+        """Return how long ago the last answers were asked for."""
+        began_at_s = self._taken_began_at_s
+        return 0.0 if began_at_s is None else self.clock() - began_at_s
+
+    @property
+    def _reusable_s(self) -> float:
+        """Return for how long a change is decided by the last answers: they are fresh."""
+        return FRESH_SCRAPES * self.settings.scrape_interval_s
+
+    @property
+    def is_reusable(self) -> bool:
+        """Tell whether a change can be decided by what was answered last."""
+        return self._taken_began_at_s is not None and self.held_s < self._reusable_s
+
+    @property
+    def due_in_s(self) -> float:
+        """Return in what time there is something to wait for: a round under way, or the next."""
+        if not self.work.is_free:
+            return 0.0
+        return self.settings.tick_s if self._began_at_s is None else self._rest_s
+
+    @property
+    def is_due(self) -> bool:
+        """Tell whether to begin one: no other is under way, or not taken over yet."""
+        return self.work.is_free and self._rest_s == 0
+
+    @property
+    def _rest_s(self) -> float:
+        """Return in what time the next round is due, whether one is under way or not."""
+        if self._began_at_s is None:
+            return 0.0
+        since_s = self.clock() - self._began_at_s
+        return max(0.0, self.settings.tick_s - since_s) if since_s >= 0 else 0.0
+
     def begin(
         self,
         expressions: HistoricExpressions,
@@ -248,30 +220,40 @@ class Scraper:
     ) -> None:
         """Begin to ask about these pods; ``news`` is set when all is answered."""
         self._pods = frozenset(pods)
-        if now_s < self._began_at_s:  # the clock was set back
+        if now_s < self._asked_at_s:  # the clock was set back
             self._begin_anew()
-        self._began_at_s = now_s
+        self._asked_at_s = now_s
         self._historic = self._next_historic(now_s)
 
         def texts(names: Sequence[str]) -> Mapping[str, str]:
             return expressions(names, not self._historic.isdisjoint(names or self._namespaces))
 
-        alone = still_alone(self._alone, now_s)
-        self._sets = parts_of(texts, self._pods, alone, first=self._first, apart=self._historic)
-        self._scrapes.expect(self._pods, anew=self._historic)
-        self.rounds.begin(self._sets, self._scrapes, news)
+        alone, scrapes = still_alone(self._alone, now_s), self._scrapes
+        sets = parts_of(texts, self._pods, alone, first=self._first, apart=self._historic)
+        self._sets = sets
+        scrapes.expect(self._pods, anew=self._historic)
+        self._began_at_s = self.clock()
+        self.work.begin(lambda: self.ask(sets, scrapes), news)
+
+    def wait(self, news: threading.Event) -> None:
+        """Wait until the round ends, or for news while they can be decided without it."""
+        if not self.work.is_under_way:
+            return
+        if not (self.is_reusable and news.wait(self._reusable_s - self.held_s)):
+            self.work.wait()
 
     def take(self, now_s: float) -> Answers | None:
         """Take over what Prometheus said since this was last asked, if it said anything."""
-        answers = self.rounds.take()
+        answers = self.work.take()
         if answers is not None:
+            self._taken_began_at_s = self._began_at_s
             self._alone = alone_after(self._alone, self._sets, self._pods, answers, now_s)
             self._first = first_kept_waiting(self._sets, answers) or self._first
             self._scrapes.add(answers.answered)
             namespaces, known = self._namespaces, self._answered_at_s
             for each in self._sets:
                 if next(each.keys(SCRAPES)) not in answers.problems:
-                    known |= dict.fromkeys(each.namespaces or namespaces, self._began_at_s)
+                    known |= dict.fromkeys(each.namespaces or namespaces, self._asked_at_s)
             self._answered_at_s = {name: known[name] for name in namespaces & known.keys()}
             self._note_history(answers)
             self._tell(answers)
@@ -284,7 +266,7 @@ class Scraper:
 
     def _next_historic(self, now_s: float) -> Set[str]:
         """Return the next namespaces whose engines were not watched: at the start all wait."""
-        recent_s = FRESH_SCRAPES * self.settings.scrape_interval_s + self.settings.tick_s
+        recent_s = self._reusable_s + self.settings.tick_s
         num_pods, tries = Counter(namespace for namespace, _ in self._pods), self._tries
         missed = {
             name for name in num_pods if now_s - self._answered_at_s.get(name, -inf) > recent_s
@@ -318,8 +300,9 @@ class Scraper:
         return fleet_samples(self._scrapes, at_s)
 
     def forget(self) -> None:
-        """Begin anew: ask for the last quarter of an hour again."""
-        self.rounds.forget()
+        """Begin anew: what was answered before, or is about to be, says nothing of now."""
+        self.work.drop()
+        self._began_at_s = self._taken_began_at_s = None
         self._begin_anew()
 
     def _begin_anew(self) -> None:

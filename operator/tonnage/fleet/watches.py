@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
@@ -150,27 +150,23 @@ def _authority() -> Callable[[], bytes | None]:
     return read
 
 
+@dataclass(slots=True, kw_only=True)
 class Watches:
     """The namespaces that are watched now.
 
     ``beat`` is called while Kopf's event loop turns, ``rest`` when it is not asked to.
     """
 
-    def __init__(
-        self,
-        *,
-        beat: Callable[[], None] = unheard,
-        rest: Callable[[], None] = unheard,
-        wait: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self.beat, self.rest, self._wait = beat, rest, wait
-        self._failures = 0
-        self.namespaces: tuple[str, ...] = ()
-        self.has_groups = False
-        """LeaderWorkerSets are watched, too."""
-        self.stale = threading.Event()
-        """Set when others can be read than are watched, or another authority is given."""
-        self._is_over = False
+    beat: Callable[[], None] = unheard
+    rest: Callable[[], None] = unheard
+    wait: Callable[[float], None] = time.sleep
+    namespaces: tuple[str, ...] = ()
+    has_groups: bool = False
+    """LeaderWorkerSets are watched, too."""
+    stale: threading.Event = field(default_factory=threading.Event)
+    """Set when others can be read than are watched, or another authority is given."""
+    _failures: int = 0
+    _is_over: bool = False
 
     def begin(self, namespaces: tuple[str, ...]) -> None:
         self.namespaces = namespaces
@@ -212,7 +208,7 @@ class Watches:
             self.rest()
             if self._is_over or not self.stale.is_set():
                 return
-            self._wait(self._pause_s())
+            self.wait(self._pause_s())
 
     def _tell(self, error: Exception) -> None:
         """Write why the watches begin again; of a right that was taken there are no frames."""

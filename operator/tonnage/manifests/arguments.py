@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
-from tonnage.manifests.names import MIDDLEWARE, Manifest, field_of_pod
+from tonnage.manifests.names import MIDDLEWARE, Manifest
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GIB, MIB, engine_integer, quantity
@@ -34,7 +34,8 @@ def role_environment(spec: Spec) -> list[Manifest]:
     """
     if spec.role is None:
         return []
-    address = {"fieldRef": field_of_pod("status.podIP")}
+    # One value: without its ``apiVersion`` the live one would be another writer's.
+    address = {"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}}
     return [{"name": "VLLM_NIXL_SIDE_CHANNEL_HOST", "valueFrom": address}]
 
 
@@ -172,7 +173,7 @@ def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[
         "--max-model-len": flags.context_tokens or spec.context_length,
         MAX_NUM_SEQS: flags.max_num_seqs,
         MAX_NUM_BATCHED_TOKENS: flags.max_num_batched_tokens,
-        "--gpu-memory-utilization": _share(flags.gpu_memory_utilization),
+        "--gpu-memory-utilization": f"{flags.gpu_memory_utilization:g}",
         "--kv-cache-memory-bytes": flags.kv_cache_bytes,
         "--num-gpu-blocks-override": flags.num_gpu_blocks,
         "--kv-cache-dtype": figures.kv_cache_dtype,
@@ -265,12 +266,8 @@ def _number(
 
 def as_told(flags: Flags) -> Flags:
     """Return flags as arguments tell them, which round one of them and do not say why."""
-    share = float(_share(flags.gpu_memory_utilization))
+    share = float(f"{flags.gpu_memory_utilization:g}")
     return replace(flags, gpu_memory_utilization=share, context_tokens=None, is_cured=False)
-
-
-def _share(fraction: float) -> str:
-    return f"{fraction:g}"
 
 
 def is_runnable(flags: Flags) -> bool:

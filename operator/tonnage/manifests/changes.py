@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from tonnage.api import pod_template
 from tonnage.manifests.arguments import argument_pairs
@@ -154,11 +154,6 @@ class FieldOwners:
         return FieldOwners(ours=_below(self.ours, step), others=others)
 
     @property
-    def is_whole(self) -> bool:
-        """Tell whether all that is there is one value of ours, which holds defaults as well."""
-        return self.ours == ALL
-
-    @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted({name for name, _ in self.others}))
 
@@ -187,7 +182,8 @@ def _in_mapping(
             yield from _changes(below, live[key], wanted[key], there)
         elif key in wanted:
             yield Change(field=below, before=None, after=_format_value(wanted[key]))
-        elif there.ours is not None and not (hands.is_whole and _is_default(key, live[key])):
+        elif there.ours is not None and not (hands.ours == ALL and _is_default(key, live[key])):
+            # Of one value, all of which is ours, defaults are no change.
             yield Change(field=below, before=_format_value(live[key]), after=None, by=there.names)
         elif not _is_default(key, live[key]):
             yield from _additions(below, live[key], there)
@@ -352,16 +348,13 @@ def _place(port: Mapping[str, Any]) -> tuple[Any, Any]:
     return port["port"], port.get("protocol", "TCP")
 
 
-class Edit(NamedTuple):
-    """A field that is not as we want it, and not as we left it."""
+def edits(
+    wanted: Manifest, live: Manifest, *, manager: str
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """Yield (field, who else wrote it) of the edits of others that an apply of ``wanted`` undoes.
 
-    field: str
-    managers: frozenset[str]
-    """Who else wrote it. None: it was taken away, or was never written."""
-
-
-def edits(wanted: Manifest, live: Manifest, *, manager: str) -> Iterator[Edit]:
-    """Yield the edits of others that an apply of the wanted manifest undoes."""
+    Nobody: it was taken away, or was never written.
+    """
     conflicts = removal_patch(wanted, live) or {}
     labels, spec = wanted["metadata"]["labels"], wanted["spec"]
     paths: list[tuple[str, ...]] = [("metadata", "labels", name) for name in labels]
@@ -375,7 +368,7 @@ def edits(wanted: Manifest, live: Manifest, *, manager: str) -> Iterator[Edit]:
         }
         is_wanted = path[-1] not in conflicts and _stands(_at(live, path), _at(wanted, path))
         if not is_wanted and writers != {manager}:
-            yield Edit(".".join(path), frozenset(writers - {manager}))
+            yield ".".join(path), frozenset(writers - {manager})
 
 
 def _stands(live: Any, wanted: Any) -> bool:

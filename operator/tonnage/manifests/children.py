@@ -30,17 +30,17 @@ from tonnage.manifests.names import (
     template_in,
     workload_over,
 )
-from tonnage.manifests.pod import drain_time_s, longest_answer, pod_template, startup_s, together
+from tonnage.manifests.pod import (
+    drain_time_s,
+    longest_answer,
+    pod_template,
+    startup_budget_s,
+    together,
+)
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
-from tonnage.sizing.expected import (
-    FCFS,
-    WAIT_PER_TARGET,
-    newest_first_s,
-    queue_of,
-    with_queue,
-)
+from tonnage.sizing.expected import FCFS, WAIT_PER_TARGET, newest_first_s, queue_of, with_queue
 from tonnage.sizing.offload import host_cache_gib
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
@@ -136,8 +136,7 @@ def deployment(
     figures = _figures(model.spec.model, sizing, site, drain_s, class_s)
     placed, workload = together(model.spec.pods or Pods()), workload_over(figures.num_nodes)
     if workload.is_group:
-        _check_name(model)
-        _check_budget(model, figures.num_nodes)
+        _check_group(model, figures.num_nodes)
     elif placed:
         raise NotServableError(
             f"pods.groupTopology needs a replica over several nodes: {sizing.flags.parallelism} "
@@ -162,8 +161,9 @@ def deployment(
 
 def _pods(model: ModelDeployment, figures: PodFigures) -> Manifest:
     """Return the spec of a Deployment: each replica is a pod."""
+    budget_s = startup_budget_s(figures.weights_bytes, figures.host_cache_gib)
     return {
-        "progressDeadlineSeconds": math.ceil(startup_s(figures)) + 600,
+        "progressDeadlineSeconds": math.ceil(budget_s) + 600,
         "strategy": {"type": "RollingUpdate", "rollingUpdate": _rolling(model)},
         "selector": {"matchLabels": selector(model.name)},
         "template": pod_template(model.name, model.spec, figures),
@@ -315,8 +315,8 @@ def _check_groups(sizing: Sizing, site: Site) -> None:
         )
 
 
-def _check_name(model: ModelDeployment) -> None:
-    """Refuse a name with which no worker could be made.
+def _check_group(model: ModelDeployment, num_nodes: int) -> None:
+    """Refuse a name with which no worker could be made, and a budget of pods for replicas.
 
     The workers of a group have a StatefulSet named by the group, which adds a hash to that.
     """
@@ -328,10 +328,6 @@ def _check_name(model: ModelDeployment) -> None:
             f"several nodes, and maxReplicas is {model.spec.scaling.max_replicas}, it may have "
             f"{most}, since the names of its groups are longer"
         )
-
-
-def _check_budget(model: ModelDeployment, num_nodes: int) -> None:
-    """Refuse a disruption budget that would count pods where it means replicas."""
     budget = (model.spec.pods or Pods()).disruption_budget
     share = budget and (budget.min_available or budget.max_unavailable)
     if isinstance(share, str):
@@ -397,12 +393,12 @@ def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> 
 @lru_cache(maxsize=REMEMBERED)
 def has_recorded_cache(text: str | None) -> bool:
     """Tell whether what runs has a KV cache in host memory, by the annotation."""
-    return bool(_recorded(text, HOST_CACHE))
+    return bool((_made_part(text) or {}).get(HOST_CACHE))
 
 
 def recorded_class_s(text: str | None) -> float | None:
     """Return how long arrivals make a class in what runs, by the annotation; None: not recorded."""
-    found = _recorded(text, QUEUE_CLASS)
+    found = (_made_part(text) or {}).get(QUEUE_CLASS)
     return found if isinstance(found, float) and 0 < found < HOUR_S else None
 
 
@@ -414,10 +410,6 @@ def class_to_write_s(model: ModelDeployment, text: str | None) -> float | None:
     running_s, wanted_s = recorded_class_s(text), newest_first_s(model.spec)
     most_s = wanted_s / WAIT_PER_TARGET
     return running_s if running_s and wanted_s / 2 <= running_s <= most_s else None
-
-
-def _recorded(text: str | None, name: str) -> Any:
-    return (_made_part(text) or {}).get(name)
 
 
 def flags_from_annotation(text: str) -> Flags | None:

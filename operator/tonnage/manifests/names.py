@@ -61,14 +61,6 @@ def selector(name: str) -> dict[str, str]:
     return {MANAGED_LABEL: "true", OWNER_LABEL: name}
 
 
-def field_of_pod(path: str) -> dict[str, str]:
-    """Return a reference to a field of the pod, with what the API server would add.
-
-    It is one value: without its ``apiVersion`` the live one would be another writer's.
-    """
-    return {"apiVersion": "v1", "fieldPath": path}
-
-
 def owner_reference(*, name: str, uid: str) -> dict[str, object]:
     """Return the reference by which the garbage collector finds what we created.
 

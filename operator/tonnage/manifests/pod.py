@@ -49,23 +49,18 @@ place and would serve its own default."""
 FOLDER: Final = "/dev/shm/tonnage"  # noqa: S108 - a volume of the pod's own, which any user may write
 
 
-def queue_command(class_s: float) -> list[str]:
-    """Return what is run: vLLM, or what checks and writes the module and becomes vLLM."""
-    if not class_s:
-        return list(COMMAND)
-    digest = hashlib.sha256(_in_pod(QUEUE_MODULE).encode()).hexdigest()
-    return ["python3", "-I", "-c", _in_pod("start"), digest, *COMMAND]
+def _with_queue(class_s: float) -> tuple[list[str], dict[str, str]]:
+    """Return (command, variables): vLLM's, or what checks and writes the module and becomes vLLM.
 
-
-def queue_environment(class_s: float) -> dict[str, str]:
-    """Return the variables: the module, where it is to be, and when a class begins."""
+    The variables say the module, where it is to be, and when a class begins.
+    """
     if not class_s:
-        return {}
-    return {
-        "PYTHONPATH": FOLDER,
-        MODULE_VARIABLE: _in_pod(QUEUE_MODULE),
-        CLASS_VARIABLE: f"{class_s:g}",
-    }
+        return list(COMMAND), {}
+    module = _in_pod(QUEUE_MODULE)
+    digest = hashlib.sha256(module.encode()).hexdigest()
+    command = ["python3", "-I", "-c", _in_pod("start"), digest, *COMMAND]
+    more = {"PYTHONPATH": FOLDER, MODULE_VARIABLE: module, CLASS_VARIABLE: f"{class_s:g}"}
+    return command, more
 
 
 @cache
@@ -168,12 +163,7 @@ MIN_STARTUP_S = 30 * MINUTE_S
 COMPILE_S = 5 * MINUTE_S
 
 
-def startup_s(figures: PodFigures) -> float:
-    """Return how long a replica may take to start."""
-    return startup_budget_s(figures.weights_bytes, figures.host_cache_gib * GIB)
-
-
-def startup_budget_s(weights_bytes: float, host_cache_bytes: float = 0) -> float:
+def startup_budget_s(weights_bytes: float, host_cache_gib: float = 0) -> float:
     """Return how long a replica may take from container start to healthy.
 
     Twice the time to load the weights at a slow 0.5 GB/s, to touch a cache in host memory at a slow
@@ -183,7 +173,7 @@ def startup_budget_s(weights_bytes: float, host_cache_bytes: float = 0) -> float
         [vllm-source] docs/deployment/k8s.md: too small a budget kills a loading engine.
     """
     loads_s = weights_bytes / SLOW_LOAD_BYTES_PER_S
-    touches_s = host_cache_bytes / SLOW_TOUCH_BYTES_PER_S
+    touches_s = host_cache_gib * GIB / SLOW_TOUCH_BYTES_PER_S
     return max(MIN_STARTUP_S, 2 * (loads_s + touches_s + COMPILE_S))
 
 
@@ -252,15 +242,17 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     ports = {"ports": [{"name": "http", "containerPort": HTTP_PORT}]}
     image = engine.image if engine and engine.image else default_image(spec)
     num_gpus = figures.flags.parallelism.num_gpus // figures.num_nodes
+    command, variables = _with_queue(figures.queue_class_s)
+    budget_s = startup_budget_s(figures.weights_bytes, figures.host_cache_gib)
     return {
         "name": CONTAINER,
         "image": image,
-        "command": queue_command(figures.queue_class_s),
+        "command": command,
         "args": engine_arguments(spec, figures, is_worker=is_worker),
         **({} if is_worker else ports),
-        "env": environment(pods, queue_environment(figures.queue_class_s)),
+        "env": environment(pods, variables),
         "resources": {"limits": {"nvidia.com/gpu": str(num_gpus)}},
-        **({} if is_worker else _probes(startup_s(figures))),
+        **({} if is_worker else _probes(budget_s)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
         "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(PRE_STOP_S)]}}},
         "securityContext": _confined(),

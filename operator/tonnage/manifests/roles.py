@@ -28,15 +28,8 @@ _DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}} ([1-9][0-9]?)x([1-9][0
 Size = Callable[[SizingRequest], Sizing]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunningRole:
-    """The ModelDeployment of a role that is there."""
-
-    spec: Spec
-    sizes: ParallelSizes
-    """Of its split, as it was planned."""
-
-
+RunningRole = tuple[Spec, ParallelSizes]
+"""Of a role that is there: its spec, and its split as it was planned."""
 Running = Mapping[Role, RunningRole]
 
 
@@ -72,11 +65,11 @@ def divided_spec(
         return divide(prefill, decode, link, size)
 
     limited = {  # the splits that run, of the same model and GPUs, where the spec lets them stay
-        role: own.sizes.model_copy(update={"expert": given[role].expert})
-        for role, own in running.items()
-        if (own.spec.model, own.spec.hardware.gpu) == (spec.model, spec.hardware.gpu)
-        and given[role].tensor in {None, own.sizes.tensor}
-        and given[role].data in {None, own.sizes.data}
+        role: sizes.model_copy(update={"expert": given[role].expert})
+        for role, (own, sizes) in running.items()
+        if (own.model, own.hardware.gpu) == (spec.model, spec.hardware.gpu)
+        and given[role].tensor in {None, sizes.tensor}
+        and given[role].data in {None, sizes.data}
     }
     if limited:
         with suppress(SizingError):
@@ -96,11 +89,6 @@ class RoleManifest:
     @property
     def name(self) -> str:
         return str(self.manifest["metadata"]["name"])
-
-    @property
-    def spec(self) -> Manifest:
-        spec: Manifest = self.manifest["spec"]
-        return spec
 
 
 def sizes_written(digest: str | None) -> ParallelSizes | None:

@@ -72,7 +72,7 @@ def walk_down(situation: Situation) -> Iterator[Bound]:
     What stands at the minimum has nothing to give, and no window of it is to be told.
     """
     current = situation.current
-    if current <= situation.least:
+    if current <= max(situation.minimum, situation.evictable[0] if situation.evictable else 0):
         return
     for reason in _holds(situation):
         yield Bound(*reason, at_least=current)

@@ -96,11 +96,6 @@ class Situation:
     left: Reason | None = None
     """Why the number is left to another writer."""
 
-    @property
-    def least(self) -> int:
-        """Return the replicas that stay whatever the need."""
-        return max(self.minimum, self.evictable[0] if self.evictable else 0)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:

@@ -25,6 +25,7 @@ from tonnage.estimate.metrics import (
     metrics_of,
 )
 from tonnage.estimate.samples import EngineSamples, fleet_samples
+from tonnage.manifests.children import site_of
 from tonnage.replay.cluster import (
     EPOCH_S,
     FirstPlan,
@@ -74,14 +75,15 @@ class Operator:
 
     def _fleet(self, record: Record, prometheus: SimulatedPrometheus, at_s: float) -> Fleet:
         engines = self._engines(record, prometheus, EPOCH_S + at_s)
+        settings = self._settings_of(record)
         return Fleet(
             now_s=EPOCH_S + at_s,
             models=(_state(record, engines, at_s),),
             metrics_problem=None,
             calibrations=self.memory.calibrations,
             gpus=self._gpus,
-            settings=self._settings_of(record),
-            has_pod_monitors=True,
+            settings=settings,
+            site=site_of(settings, has_pod_monitors=True),
         )
 
     def _engines(

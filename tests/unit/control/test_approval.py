@@ -20,7 +20,7 @@ from fleet_builders import (
     with_lengths,
 )
 from tonnage.catalog.models import read_model_config
-from tonnage.control.decide.approval import plan_digest, replicas_within
+from tonnage.control.decide.approval import Plan, replicas_within
 from tonnage.control.report.conditions import conditions
 from tonnage.control.report.status import report
 from tonnage.control.write.writes import writes_for
@@ -88,7 +88,7 @@ class TestDigest:
         model, sizing = a_model(**changes), a_sizing()
         request = replace(sizing.request, has_host_cache=has_host_cache)
         sizing = replace(sizing, request=request, flags=flags or sizing.flags)
-        return plan_digest(model, sizing, replicas=replicas, replaced=replaced)
+        return Plan(model, sizing, replaced).digest(replicas)
 
     def test_is_sixteen_digits_and_the_same_every_time(self):
         assert self.digest() == self.digest()
@@ -358,7 +358,7 @@ class TestStatedCost:
 
         found = assessed(state, fleet=a_fleet(state), memory=memory)
 
-        assert found.proposals[0].digest == plan_digest(state.model, found.sizing, replicas=7)
+        assert found.proposals[0].digest == Plan(state.model, found.sizing).digest(7)
 
     def test_what_runs_above_it_is_not_taken_away(self):
         assert written(self.growing(stated="16", load=1.5)).scale is None

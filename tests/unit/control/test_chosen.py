@@ -25,6 +25,7 @@ from fleet_builders import (
     failures,
     first_replicas,
     managed_by,
+    no_config,
     remembering,
     with_lengths,
 )
@@ -836,7 +837,9 @@ class TestRefusals:
         assert assessed(state).refusal.code == "NameConflict"
 
     def test_of_a_missing_model_config(self):
-        found = assessed(a_state(config_problem="ConfigMap my-model has no key config.json"))
+        found = assessed(
+            a_state(model_config=no_config("ConfigMap my-model has no key config.json"))
+        )
 
         assert found.refusal.code == "ModelConfigMissing"
 

@@ -18,6 +18,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     failures,
+    no_config,
 )
 from fleet_builders import assessed as assess_one
 from measured_builders import an_engine
@@ -211,7 +212,9 @@ class TestReadyOfWhatIsRefused:
 
     def test_is_false_for_the_reason_why_the_spec_is_refused(self):
         changed = a_manifest(contextLength=16_384, generation=2)
-        found = assessed(a_state(changed, live=a_deployment_body(), config_problem="no such key"))
+        found = assessed(
+            a_state(changed, live=a_deployment_body(), model_config=no_config("no such key"))
+        )
 
         assert said("Ready", found) == ("False", "ModelConfigMissing")
         assert shown(found)["Ready"].message == shown(found)["PlanValid"].message
@@ -222,7 +225,7 @@ class TestReadyOfWhatIsRefused:
         assert said("Ready", found) == ("False", "InvalidSpec")
 
     def test_counts_pods_where_they_are_of_this_very_spec(self):
-        assert said("Ready", assessed(a_state(config_problem="no such key"))) == (
+        assert said("Ready", assessed(a_state(model_config=no_config("no such key")))) == (
             "True",
             "MinimumReady",
         )
@@ -328,7 +331,7 @@ class TestStalled:
         [
             ({"live": a_deployment_body(ownerReferences=[])}, "NameConflict"),
             (
-                {"config_problem": "no such key", "live": a_deployment_of_a_config_map()},
+                {"model_config": no_config("no such key"), "live": a_deployment_of_a_config_map()},
                 "ModelConfigMissing",
             ),
             ({"model": InvalidSpecError("spec.hardware: missing")}, "InvalidSpec"),
@@ -393,7 +396,7 @@ class TestStalled:
         assert said("Stalled") is None
 
     def test_messages_stay_short(self):
-        found = assessed(a_state(config_problem="x" * 5000))
+        found = assessed(a_state(model_config=no_config("x" * 5000)))
 
         assert len(shown(found)["Stalled"].message) == 1024
 

@@ -9,7 +9,7 @@ import pytest
 from fleet_builders import NOW_S, a_deployment_body, a_fleet, a_manifest, a_model, a_state
 from tonnage.api.objects import parse_model_deployment
 from tonnage.control.input.memory import Memory
-from tonnage.control.input.state import RoleObject
+from tonnage.control.input.state import ModelState
 from tonnage.control.input.writers import Result, WriteKind
 from tonnage.control.series import gauges
 from tonnage.control.tick import tick, with_results
@@ -38,7 +38,7 @@ def an_object(topology=None, **spec):
 def there(roles):
     """Return what is observed of the objects of roles."""
     return {
-        body["spec"]["engine"]["role"]: RoleObject(
+        body["spec"]["engine"]["role"]: ModelState(
             view=model_view(body),
             model=parse_model_deployment(
                 {key: value for key, value in body.items() if key != "status"}
@@ -113,7 +113,7 @@ class TestMaking:
         own = {"prefill": {"minReplicas": 2}, "decode": {"maxReplicas": 3}}
         writes, _ = ticked(an_object(own))
 
-        assert [each.spec["scaling"] for each in writes.roles] == [
+        assert [each.manifest["spec"]["scaling"] for each in writes.roles] == [
             {"minReplicas": 2, "maxReplicas": 16},
             {"maxReplicas": 3},
         ]
@@ -149,7 +149,9 @@ class TestMaking:
         writes, _ = ticked(an_object(hardware=any_split), roles=as_made(before))
         fresh, _ = ticked(an_object(hardware=any_split))
 
-        assert [each.spec["hardware"]["parallelism"]["tensor"] for each in fresh.roles] == [1, 1]
+        assert [
+            each.manifest["spec"]["hardware"]["parallelism"]["tensor"] for each in fresh.roles
+        ] == [1, 1]
         assert writes.roles == ()
 
     def test_more_gpus_of_a_replica_are_taken_though_fewer_run(self):
@@ -158,12 +160,14 @@ class TestMaking:
 
         writes, _ = ticked(an_object(hardware=two), roles=as_made(before))
 
-        assert [each.spec["hardware"]["parallelism"]["tensor"] for each in writes.roles] == [2, 2]
+        assert [
+            each.manifest["spec"]["hardware"]["parallelism"]["tensor"] for each in writes.roles
+        ] == [2, 2]
 
     def test_another_gpu_is_split_anew(self, made):
         writes, _ = ticked(an_object(hardware={"gpu": "H200"}), roles=as_made(made))
 
-        assert {each.spec["hardware"]["gpu"] for each in writes.roles} == {"H200"}
+        assert {each.manifest["spec"]["hardware"]["gpu"] for each in writes.roles} == {"H200"}
 
 
 def an_edited_role(made):
@@ -178,7 +182,9 @@ class TestAnEditOfARole:
         roles[1]["spec"]["hardware"]["parallelism"]["tensor"] = 4
         writes, _ = ticked(an_object(hardware={"gpu": "H100"}), roles=roles)
 
-        assert {each.spec["hardware"]["parallelism"]["tensor"] for each in writes.roles} == {1}
+        assert {
+            each.manifest["spec"]["hardware"]["parallelism"]["tensor"] for each in writes.roles
+        } == {1}
 
     def test_is_named_and_is_no_change_under_way(self, made):
         said = conditions(ticked(an_object(), roles=an_edited_role(made))[0])
@@ -240,7 +246,7 @@ class TestWhereNothingIsMade:
         writes, _ = ticked(an_object(scaling=scaling), roles=as_made(made)[:1])
 
         (only,) = writes.roles
-        assert (only.role, only.spec["scaling"]["mode"]) == ("prefill", "Paused")
+        assert (only.role, only.manifest["spec"]["scaling"]["mode"]) == ("prefill", "Paused")
 
     def test_the_operator_only_scales(self):
         writes, _ = ticked(an_object(), fleet={"settings": {"mode": "scaleOnly"}})

@@ -55,25 +55,25 @@ class TestAPathThatIsAnothers:
     def test_is_remembered_until_children_are_looked_at(self, results, generation):
         found = after(results, failures=NO_PATH, generation=generation)
 
-        assert found.no_path == FOREIGN
+        assert found.said_of(Cause.NO_PATH) == FOREIGN
 
     def test_is_remembered_where_a_template_alone_was_applied(self):
         assert after({}, failures=NO_PATH, is_applied=True).failures == NO_PATH
 
     @pytest.mark.parametrize("results", [{}, STALE, NO_STATUS])
     def test_is_over_once_they_were_looked_at(self, results):
-        assert after(results, is_checked=True, failures=NO_PATH).no_path is None
+        assert after(results, is_checked=True, failures=NO_PATH).said_of(Cause.NO_PATH) is None
 
     def test_is_not_over_where_the_template_failed_that_comes_before_it(self):
         results = {WriteKind.TEMPLATE: Result(), WriteKind.CHILDREN: Result()}
 
-        assert after(results, is_checked=True, failures=NO_PATH).no_path == FOREIGN
+        assert after(results, is_checked=True, failures=NO_PATH).said_of(Cause.NO_PATH) == FOREIGN
 
     def test_is_told_anew(self):
         results = {WriteKind.CHILDREN: Result(cause=Cause.NO_PATH, detail=FOREIGN)}
 
         found = after(results, is_checked=True)
-        assert (found.no_path, found.problem) == (FOREIGN, None)
+        assert (found.said_of(Cause.NO_PATH), found.problem) == (FOREIGN, None)
 
 
 class TestAWriteThatFailed:

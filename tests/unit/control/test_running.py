@@ -14,6 +14,7 @@ from fleet_builders import (
     assess,
     assessed,
     managed_by,
+    no_config,
     remembering,
 )
 from tonnage.control.decide.budget import growth_gpus
@@ -180,11 +181,13 @@ class TestAsItRuns:
 
     def test_needs_no_config_and_no_claim_that_came_with_the_spec_of_today(self):
         claimed = {"pods": {"modelCacheClaim": "weights"}, **UNKNOWN_GPU}
-        state = a_refused(claimed, config_problem="no such ConfigMap", claim_modes=OF_A_NODE)
+        state = a_refused(
+            claimed, model_config=no_config("no such ConfigMap"), claim_modes=OF_A_NODE
+        )
 
         running = as_it_runs(state)
 
-        assert (running.config_problem, running.claim_modes) == (None, None)
+        assert (running.model_config, running.claim_modes) == (None, None)
 
     def test_has_the_claim_that_stays(self):
         running = as_it_runs(a_refused(CLAIMED | UNKNOWN_GPU, live=MADE_WITH, claim_modes=SHARED))

@@ -14,6 +14,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     managed_by,
+    no_config,
 )
 from tonnage.control.input.memory import Memory
 from tonnage.control.report.reasons import REASONS
@@ -101,7 +102,7 @@ class TestGauges:
 
     def test_a_refused_object_shows_its_conditions_and_what_runs(self):
         live = a_deployment_of_a_config_map()
-        found = gauges(a_state(config_problem="no such key", live=live))
+        found = gauges(a_state(model_config=no_config("no such key"), live=live))
 
         assert value(found, "tonnage_condition", "PlanValid", "False", "ModelConfigMissing") == 1
         assert value(found, "tonnage_replicas_ready") == 2

@@ -20,6 +20,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    no_config,
     with_lengths,
 )
 from measured_builders import a_posterior, an_engine
@@ -739,7 +740,7 @@ class TestTheRest:
         )
 
     def test_a_refusal_is_the_reason_in_the_table(self):
-        told = reported(a_state(config_problem="no such key"))
+        told = reported(a_state(model_config=no_config("no such key")))
 
         assert told.status.display.reason == "ModelConfigMissing"
         assert told.status.plan is None
@@ -750,7 +751,11 @@ class TestTheRest:
         assert told.status.display.reason == "UnknownGpu"
 
     def test_is_within_what_the_crd_accepts(self):
-        for state in (a_state(load=5), a_state(replicas=None), a_state(config_problem="x" * 9000)):
+        for state in (
+            a_state(load=5),
+            a_state(replicas=None),
+            a_state(model_config=no_config("x" * 9000)),
+        ):
             told = reported(state)
 
             assert Status.model_validate_json(told.status.model_dump_json())

@@ -20,6 +20,7 @@ from fleet_builders import (
     failures,
     first_replicas,
     managed_by,
+    no_config,
 )
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Pending
@@ -182,7 +183,7 @@ class TestWhereNothingIsWritten:
         [
             ({"live": a_deployment_body(ownerReferences=[])}, "NameConflict"),
             (
-                {"config_problem": "no such key", "live": a_deployment_of_a_config_map()},
+                {"model_config": no_config("no such key"), "live": a_deployment_of_a_config_map()},
                 "ModelConfigMissing",
             ),
             ({"earlier_owner": "first"}, "ConflictingOwner"),
@@ -339,7 +340,7 @@ class TestHappenings:
         assert not {"MetricsMissing", "MetricsIncomplete"} & set(told)
 
     def test_a_condition_that_wavers_is_told_every_ten_minutes(self):
-        bad, good = a_state(config_problem="no such key"), a_state(load=1.5)
+        bad, good = a_state(model_config=no_config("no such key")), a_state(load=1.5)
         told = []
         memory = a_memory(good)
         for number in range(100):
@@ -350,7 +351,7 @@ class TestHappenings:
         assert told.count("ModelConfigMissing") == 1 + 100 * 15 // EVENT_INTERVAL_S
 
     def test_a_warning_says_nothing_more_when_its_search_waits_in_between(self):
-        bad = a_state(config_problem="no such key")
+        bad = a_state(model_config=no_config("no such key"))
         first, memory = asked(bad)
         waits = replace(assessed(bad, memory=memory), pending=Pending(message="m", is_told=True))
         fleet = a_fleet(bad, now_s=NOW_S + 15)
@@ -363,7 +364,7 @@ class TestHappenings:
         assert self.reasons(later) == []
 
     def test_what_was_told_before_a_restart_is_not_told_again(self):
-        state = a_state(config_problem="no such key")
+        state = a_state(model_config=no_config("no such key"))
         first, _ = asked(state)
         status = json.dumps(first.status.to_dict())
         after = replace(state, view=replace(state.view, status=status))

@@ -7,7 +7,7 @@ from kube_double import KubeDouble
 from loop_builders import a_loop, a_world, condition, status_of, tick
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import CLAIMS
-from tonnage.fleet.references import AGE_S, Ages, Referenced, access_modes, claim_of
+from tonnage.fleet.references import AGE_S, Referenced, access_modes, claim_of
 
 PLACE = CLAIMS.path("serving", "weights")
 PODS = {"modelCacheClaim": "weights"}
@@ -104,7 +104,7 @@ class TestTheLoop:
 
 
 def claims_in(kube):
-    return Referenced(kube=kube, resource=CLAIMS, part=access_modes, ages=Ages(15))
+    return Referenced(kube=kube, resource=CLAIMS, part=access_modes, tick_s=15)
 
 
 class TestReading:

@@ -5,12 +5,12 @@ import json
 import pytest
 
 from bad_input import LLAMA_8B
-from fleet_builders import NOW_S, a_manifest, a_model
+from fleet_builders import NOW_S, a_manifest, a_model, no_config
 from kube_double import KubeDouble
-from tonnage.catalog.models import ModelConfigError, read_model_config
+from tonnage.catalog.models import read_model_config
+from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.calls import KubernetesError
-from tonnage.control.input.state import BadConfig
-from tonnage.fleet.references import AGE_S, MOST_BYTES, Ages, ModelConfigs, place_of
+from tonnage.fleet.references import AGE_S, MOST_BYTES, ModelConfigs, place_of
 from tonnage.fleet.views import model_view
 
 PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
@@ -29,10 +29,10 @@ class Reading:
         self.asked_s, self.now_s = [], NOW_S
         self.kube = KubeDouble([] if body is None else [(PLACE, body)])
         self.kube.fail = lambda verb, path: self.asked_s.append(self.now_s - NOW_S)
-        self.configs = ModelConfigs(kube=self.kube, ages=Ages(TICK_S))
+        self.configs = ModelConfigs(kube=self.kube, tick_s=TICK_S)
 
     def at(self, after_s=0, **spec):
-        """(shape, problem) so many seconds after the first look."""
+        """The shape, or why there is none, so many seconds after the first look."""
         reference = {"configMapKeyRef": {"name": "my-model", "key": "config.json"}}
         body = a_manifest(model={"id": "my/model", "config": reference}, **spec)
         self.now_s = NOW_S + after_s
@@ -45,32 +45,24 @@ def parse(body):
 
 
 def test_a_shape_is_all_that_is_kept():
-    shape, problem = Reading(holding(WIDE)).at()
-
-    assert shape == read_model_config(json.dumps(WIDE), name="my/model")
-    assert problem is None
+    assert Reading(holding(WIDE)).at() == read_model_config(json.dumps(WIDE), name="my/model")
 
 
 def test_one_that_is_no_model_says_so_each_time():
-    bad, problem = Reading(holding("{}")).at()
-
-    assert isinstance(bad, BadConfig)
-    assert bad.kind is ModelConfigError
-    assert problem is None
+    assert Reading(holding("{}")).at().code == "ModelConfig"
 
 
 def test_a_further_key_says_how_weights_are_quantized():
     second = json.dumps({"quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}})
     body = {"data": {"config.json": LLAMA_8B, "hf_quant_config.json": second}}
-    shape, problem = Reading(body).at()
+    shape = Reading(body).at()
 
     assert shape.weight_format.name == "nvfp4"
-    assert problem is None
 
     body["data"]["hf_quant_config.json"] = "{"
-    bad, problem = Reading(body).at()
+    bad = Reading(body).at()
 
-    assert bad.kind is ModelConfigError
+    assert bad.code == "ModelConfig"
     assert "hf_quant_config.json" in bad.message
 
 
@@ -78,22 +70,21 @@ def test_a_further_key_says_how_weights_are_quantized():
 def test_no_more_than_a_mib_is_read(size):
     text = LLAMA_8B + " " * (size - len(LLAMA_8B))
 
-    shape, problem = Reading(holding(text)).at()
+    found = Reading(holding(text)).at()
 
-    assert (shape is None) == (size > MOST_BYTES)
-    assert problem == (
-        "config.json of ConfigMap my-model in serving has 1048577 bytes; at most 1048576 are read"
-        if size > MOST_BYTES
-        else None
-    )
+    assert isinstance(found, ModelShape) == (size <= MOST_BYTES)
+    if size > MOST_BYTES:
+        assert found == no_config(
+            "config.json of ConfigMap my-model in serving has 1048577 bytes; at most 1048576 are "
+            "read"
+        )
 
 
 @pytest.mark.parametrize("body", [None, {}, {"data": None}, {"data": {"other": "{}"}}])
 def test_one_that_is_not_there_is_named(body):
-    assert Reading(body).at() == (
-        None,
-        "ConfigMap my-model has no key config.json in serving",
-    )
+    found = Reading(body).at()
+
+    assert found == no_config("ConfigMap my-model has no key config.json in serving")
 
 
 def test_it_is_read_again_after_a_while_or_for_another_spec():
@@ -102,7 +93,7 @@ def test_it_is_read_again_after_a_while_or_for_another_spec():
     reading.kube.put(PLACE, holding(NARROW))
 
     sizes = [
-        reading.at(after_s, generation=generation)[0].vocab_size
+        reading.at(after_s, generation=generation).vocab_size
         for after_s, generation in [(AGE_S - 1, 1), (AGE_S, 1), (AGE_S + 1, 1), (AGE_S + 2, 2)]
     ]
 
@@ -117,15 +108,12 @@ def test_one_that_comes_late_or_is_mended_is_seen_in_the_next_tick(before):
         reading.at(after_s)
     reading.kube.put(PLACE, holding(WIDE))
 
-    shape, problem = reading.at(3600)
-
-    assert shape == read_model_config(json.dumps(WIDE), name="my/model")
-    assert problem is None
+    assert reading.at(3600) == read_model_config(json.dumps(WIDE), name="my/model")
 
 
 def test_who_names_many_that_are_missing_waits_for_them_and_nobody_else():
     reading = Reading()
-    reading.configs.ages.count(["serving"] * 50 + ["other"] * 5000)
+    reading.configs._files.num_missing.update(serving=50, other=5000)
     for after_s in range(0, 600, TICK_S):
         reading.at(after_s)
 
@@ -152,7 +140,7 @@ def test_one_that_never_could_be_read_is_a_problem():
 
     reading.kube.fail = denied
 
-    assert reading.at() == (None, "ConfigMap my-model: forbidden")
+    assert reading.at() == no_config("ConfigMap my-model: forbidden")
 
 
 def test_what_nobody_names_any_more_is_forgotten():

@@ -25,6 +25,7 @@ from prometheus_double import asking
 from query_api import name_of
 from tonnage.api.objects import InvalidSpecError
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.shape import ModelShape
 from tonnage.cluster.calls import KubernetesError, PrometheusError
 from tonnage.cluster.kube import DEPLOYMENTS
 from tonnage.estimate.calibration import Calibrations
@@ -32,7 +33,7 @@ from tonnage.estimate.metrics import DECIDING, LATENCIES, QUERIES
 from tonnage.fleet.observe import Observer
 from tonnage.fleet.references import AGE_S
 from tonnage.fleet.store import Kind, Store
-from tonnage.manifests.children import spec_digest
+from tonnage.manifests.children import site_of, spec_digest
 from tonnage.settings import Settings
 
 CONFIG_PLACE = "/api/v1/namespaces/serving/configmaps/my-model"
@@ -43,12 +44,13 @@ CONFIGURED = {
 
 
 def an_observer(kube=None, *, ask=lambda text: [], **settings):
+    known = Settings(prometheus_url="http://prometheus.test:9090", **settings)
     return Observer(
         kube=kube or KubeDouble(),
         ask=asking(ask),
-        settings=Settings(prometheus_url="http://prometheus.test:9090", **settings),
+        settings=known,
         gpus=built_in_gpus(),
-        has_pod_monitors=True,
+        site=site_of(known, has_pod_monitors=True),
     )
 
 
@@ -295,7 +297,7 @@ class TestModelConfig:
 
         state = one(an_observer(kube), (Kind.MODEL, body))
 
-        assert (state.model_config is not None, state.config_problem) == (bool(model), None)
+        assert isinstance(state.model_config, ModelShape) == bool(model)
 
     def test_is_read_once_for_all_that_name_it(self):
         asked = []

@@ -9,14 +9,12 @@ from loop_builders import served, show, tick
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.cluster.queries import Answers
-from tonnage.estimate.fleet_scrapes import FleetScrapes
 from tonnage.fleet.background import BackgroundTask, beside
 from tonnage.fleet.scrape import Rounds
 from tonnage.settings import Settings
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 EVERY_S, REUSABLE_S = 15.0, 30.0
-NOBODY = FleetScrapes(Settings(prometheus_url="http://prometheus.test:9090"))
 
 
 class Later:
@@ -39,14 +37,13 @@ class Asked:
         self.now_s, self.news, self.later = 0.0, threading.Event(), Later()
         self.rounds = Rounds(
             ask=lambda *_: answers() if callable(answers) else answers,
-            every_s=EVERY_S,
-            reusable_s=REUSABLE_S,
+            settings=Settings(prometheus_url="http://prometheus.test:9090", scrape_interval_s=10),
             work=BackgroundTask(start or self.later),
             clock=lambda: self.now_s,
         )
 
     def begin(self, *, ended=False):
-        self.rounds.begin([], NOBODY, self.news)
+        self.rounds.begin(lambda *_: {}, [], self.now_s, self.news)
         if ended:
             self.later.run()
         return self
@@ -78,7 +75,7 @@ class TestRounds:
 
         assert asked.rounds.is_due
         asked.begin(ended=True)
-        asked.rounds.take()
+        asked.rounds.take(0)
         assert (asked.rounds.is_due, asked.rounds.due_in_s) == (False, EVERY_S)
         asked.now_s = EVERY_S
         assert asked.rounds.is_due
@@ -92,20 +89,20 @@ class TestRounds:
     def test_is_due_where_the_clock_was_set_back(self):
         asked = Asked()
         asked.now_s = 1000.0
-        asked.begin(ended=True).rounds.take()
+        asked.begin(ended=True).rounds.take(0)
         asked.now_s = 10.0
 
         assert asked.rounds.is_due
 
     def test_answers_are_handed_over_once_and_are_of_when_they_were_asked_for(self):
         asked = Asked(answers=Answers(bytes_read=7)).begin()
-        assert asked.rounds.take() is None
+        assert asked.rounds.take(0) is None
         asked.now_s = 8.0
         asked.later.run()
         asked.now_s = 10.0
 
-        assert asked.rounds.take().bytes_read == 7
-        assert asked.rounds.take() is None
+        assert asked.rounds.take(0).bytes_read == 7
+        assert asked.rounds.take(0) is None
         assert asked.rounds.held_s == 10.0
 
     def test_the_end_of_a_round_is_news(self):
@@ -118,7 +115,7 @@ class TestRounds:
 
     def test_a_change_is_decided_without_the_round_while_the_last_answers_are_young(self):
         asked = Asked().begin(ended=True)
-        asked.rounds.take()
+        asked.rounds.take(0)
         asked.now_s = REUSABLE_S - 1
         asked.begin()
         asked.news.set()
@@ -131,7 +128,7 @@ class TestRounds:
 
     def test_a_change_is_waited_for_no_longer_than_answers_are_young(self):
         asked = Asked().begin(ended=True)
-        asked.rounds.take()
+        asked.rounds.take(0)
         asked.now_s = REUSABLE_S - 10
         asked.begin()
         quiet = Quiet(asked.later.run)
@@ -158,7 +155,7 @@ class TestRounds:
 
         asked.rounds.wait(asked.news)
 
-        assert asked.rounds.take().bytes_read == 7
+        assert asked.rounds.take(0).bytes_read == 7
 
     def test_a_bug_in_a_round_is_met_in_the_tick_and_the_next_one_is_asked(self):
         def broken():
@@ -167,7 +164,7 @@ class TestRounds:
         asked = Asked(answers=broken).begin(ended=True)
 
         with pytest.raises(RuntimeError, match="a bug"):
-            asked.rounds.take()
+            asked.rounds.take(0)
         asked.now_s = EVERY_S
         assert asked.rounds.is_due
 
@@ -175,7 +172,7 @@ class TestRounds:
         asked = Asked().begin(ended=True)
         asked.rounds.forget()
 
-        assert (asked.rounds.is_due, asked.rounds.take(), asked.rounds.is_reusable) == (
+        assert (asked.rounds.is_due, asked.rounds.take(0), asked.rounds.is_reusable) == (
             True,
             None,
             False,
@@ -186,7 +183,7 @@ class TestRounds:
         asked = Asked(start=beside).begin()
         asked.rounds.forget()
 
-        assert (asked.rounds.take(), asked.rounds.is_reusable) == (None, False)
+        assert (asked.rounds.take(0), asked.rounds.is_reusable) == (None, False)
 
 
 class Hanging:

@@ -4,7 +4,7 @@ import logging
 import threading
 
 from tonnage.cluster.queries import Answers
-from tonnage.fleet.scrape import Rounds, Scraper, describe, nothing_decides
+from tonnage.fleet.scrape import Rounds, describe, nothing_decides
 from tonnage.settings import Settings
 
 SETTINGS = Settings(prometheus_url="http://prometheus.test:9090")
@@ -35,11 +35,10 @@ def pods(**numbers):
 
 
 def scraping(asking, known, *times_s, settings=SETTINGS):
-    rounds = Rounds(ask=asking, every_s=15, reusable_s=30)
-    scraper = Scraper(rounds=rounds, settings=settings)
+    rounds = Rounds(ask=asking, settings=settings)
     for now_s in times_s or (0,):
-        scraper.begin(expressions, known, now_s, threading.Event())
-        scraper.take(now_s)
+        rounds.begin(expressions, known, now_s, threading.Event())
+        rounds.take(now_s)
     return asking.selectors()
 
 
@@ -67,11 +66,11 @@ class TestHistory:
     def asked(self, *steps):
         """(time, answers, namespaces) of each round to whether it asked for the past."""
         asking = Asking(*(answers for _, answers, _ in steps))
-        scraper = Scraper(rounds=Rounds(ask=asking, every_s=15, reusable_s=30), settings=SETTINGS)
+        rounds = Rounds(ask=asking, settings=SETTINGS)
         for now_s, _, names in steps:
             known = pods(**dict.fromkeys(names.split(), 1))
-            scraper.begin(expressions, known, now_s, threading.Event())
-            scraper.take(now_s)
+            rounds.begin(expressions, known, now_s, threading.Event())
+            rounds.take(now_s)
         return [["history" in each.expressions for each in sets] for sets, _ in asking.asked]
 
     def test_is_asked_at_the_start_and_where_rounds_were_missed(self):
@@ -98,7 +97,7 @@ class TestHistory:
     def in_turn(self, *rounds, **numbers):
         """Answers of rounds to (the parts with history, who awaits it after the round) of each."""
         asking, found = Asking(*rounds), []
-        scraper = Scraper(rounds=Rounds(ask=asking, every_s=15, reusable_s=30), settings=SETTINGS)
+        scraper = Rounds(ask=asking, settings=SETTINGS)
         for tick in range(len(rounds)):
             scraper.begin(expressions, pods(**numbers), 15 * tick, threading.Event())
             scraper.take(15 * tick)

@@ -223,7 +223,7 @@ class TestEdits:
     """What others did, told from what we want otherwise than before."""
 
     def found(self, live, wanted=WANTED):
-        return {each.field: set(each.managers) for each in edits(wanted, live, manager="tonnage")}
+        return dict(edits(wanted, live, manager="tonnage"))
 
     def edited(self, field, value, owned=None):
         """By kubectl, which takes the field over."""

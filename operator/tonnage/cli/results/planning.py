@@ -402,4 +402,4 @@ def _running(model: ModelDeployment, there: There) -> Iterator[tuple[Role, Runni
         own = there.get((model.namespace, role_name(model.name, role)))
         sizes = own.spec.hardware.parallelism if own else None
         if own and sizes and own.spec.engine and own.spec.engine.role == role:
-            yield role, RunningRole(spec=own.spec, sizes=sizes)
+            yield role, (own.spec, sizes)

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import re
+from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -44,32 +45,49 @@ HALF_CENT: Final = 0.005
 """Amounts are shown in cents: a stated cost pays for what is shown as that much."""
 
 
-def plan_digest(
-    model: ModelDeployment, sizing: Sizing, *, replicas: int, replaced: Flags | None = None
-) -> str:
-    """Return what the plan for one generation of an object is called.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Pods that somebody may have to agree to."""
 
-    ``model``: with the spec of the pods that the plan runs.
-    ``replicas``: that pass the stated cost; 0: the plan is within it.
-    ``replaced``: flags of the same spec that run, where the plan is to run others.
-    """
-    split, leaves = str(sizing.flags.parallelism), write_flags(replaced) if replaced else None
-    given = model.spec.model.kv_offload
-    undecided = [sizing.request.has_host_cache] if given and given.is_auto else []
-    named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas, *undecided]
-    return hashlib.sha256(json.dumps(named).encode()).hexdigest()[:DIGEST_LENGTH]
+    model: ModelDeployment
+    """With the spec of the pods."""
+    sizing: Sizing
+    replaced: Flags | None = None
+    """Flags of the same spec that run, where the plan is to run others."""
 
+    def digest(self, replicas: int) -> str:
+        """Return what it is called; ``replicas``: that pass the stated cost, 0: it is within it."""
+        model, request, leaves = self.model, self.sizing.request, None
+        if self.replaced:
+            leaves = write_flags(self.replaced)
+        given, split = model.spec.model.kv_offload, str(self.sizing.flags.parallelism)
+        undecided = [request.has_host_cache] if given and given.is_auto else []
+        named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas]
+        return hashlib.sha256(json.dumps([*named, *undecided]).encode()).hexdigest()[:DIGEST_LENGTH]
 
-def approved_replicas(
-    state: ModelState, model: ModelDeployment, sizing: Sizing, *, replaced: Flags | None = None
-) -> int | None:
-    """Return up to how many replicas a plan is agreed to; 0: within the stated cost. None: not."""
-    given = state.view.approve
-    if given is None or not _DIGEST.fullmatch(given):
-        return None
-    most = model.spec.scaling.max_replicas
-    digests = (plan_digest(model, sizing, replicas=n, replaced=replaced) for n in range(most + 1))
-    return next((n for n, digest in enumerate(digests) if digest == given), None)
+    def approved_replicas(self, state: ModelState) -> int | None:
+        """Return up to how many replicas it is agreed to; 0: within the stated cost. None: not."""
+        given, most = state.view.approve, self.model.spec.scaling.max_replicas
+        if given is None or not _DIGEST.fullmatch(given):
+            return None
+        return next((n for n in range(most + 1) if self.digest(n) == given), None)
+
+    def is_approved(self, state: ModelState) -> bool:
+        """Tell whether somebody agreed to it, for the replicas that there are."""
+        agreed = self.approved_replicas(state)
+        return agreed is not None and agreed >= self._beyond(state)
+
+    def proposal(self, state: ModelState, changes: tuple[Change, ...]) -> ProposalStatus:
+        """Return it as it waits, with the fields for which it would replace pods."""
+        beyond = self._beyond(state)
+        cost = f", at {_cost_written(self.sizing, beyond)}" if beyond else ""
+        message = f"{roll_written(state.deployment, changes)}{cost}"[:MESSAGE_LENGTH]
+        return ProposalStatus(digest=self.digest(beyond), reason=ROLLS, message=message)
+
+    def _beyond(self, state: ModelState) -> int:
+        """Return the replicas that there are, where with these flags they pass the stated cost."""
+        within = replicas_within(self.model, self.sizing)
+        return 0 if within is None or state.replicas <= within else state.replicas
 
 
 def until_approved(
@@ -98,36 +116,6 @@ def until_approved(
     return choose_running(running, fleet, memory, asker), proposal
 
 
-def is_roll_approved(
-    state: ModelState, model: ModelDeployment, sizing: Sizing, *, replaced: Flags | None = None
-) -> bool:
-    """Tell whether somebody agreed to such pods, for the replicas that there are."""
-    agreed = approved_replicas(state, model, sizing, replaced=replaced)
-    return agreed is not None and agreed >= _beyond(state, model, sizing)
-
-
-def roll_proposal(
-    state: ModelState,
-    model: ModelDeployment,
-    sizing: Sizing,
-    changes: tuple[Change, ...],
-    *,
-    replaced: Flags | None = None,
-) -> ProposalStatus:
-    """Return a plan that would replace pods, with the fields for which it would."""
-    beyond = _beyond(state, model, sizing)
-    digest = plan_digest(model, sizing, replicas=beyond, replaced=replaced)
-    cost = f", at {_cost_written(sizing, beyond)}" if beyond else ""
-    message = f"{roll_written(state.deployment, changes)}{cost}"
-    return ProposalStatus(digest=digest, reason=ROLLS, message=message[:MESSAGE_LENGTH])
-
-
-def _beyond(state: ModelState, model: ModelDeployment, sizing: Sizing) -> int:
-    """Return the replicas that there are, where with these flags they pass the stated cost."""
-    within = replicas_within(model, sizing)
-    return 0 if within is None or state.replicas <= within else state.replicas
-
-
 def replicas_within(model: ModelDeployment, sizing: Sizing) -> int | None:
     """Return the replicas that the stated cost pays for; None: none is stated.
 
@@ -150,7 +138,7 @@ def approved_by_cost(found: Assessment, chosen: Chosen) -> tuple[int, str] | Non
     within = replicas_within(model, sizing) if stated.mode == APPROVE else None
     if within is None:
         return None
-    most = max(within, approved_replicas(found.state, model, sizing) or 0)
+    most = max(within, Plan(model, sizing).approved_replicas(found.state) or 0)
     asked = _replicas_to_approve(found, chosen)
     return most, (
         f"{count_of(asked, 'replica costs', 'replicas cost')} {_cost_written(sizing, asked)}, "
@@ -165,7 +153,7 @@ def cost_proposal(found: Assessment, chosen: Chosen, decision: Decision) -> Prop
     if message is None:
         return None
     asked = _replicas_to_approve(found, chosen)
-    digest = plan_digest(chosen.model, chosen.sizing, replicas=asked)
+    digest = Plan(chosen.model, chosen.sizing).digest(asked)
     return ProposalStatus(digest=digest, reason=COSTS, message=message)
 
 
@@ -187,11 +175,10 @@ def unapproved_roll(
 
     What somebody else edited is reapplied where the plan that it departs from was approved.
     """
-    model = next_model(state, chosen)
-    is_free = model.spec.scaling.mode != APPROVE or not changes
-    if is_free or is_roll_approved(state, model, chosen.sizing):
+    plan = Plan(next_model(state, chosen), chosen.sizing)
+    if plan.model.spec.scaling.mode != APPROVE or not changes or plan.is_approved(state):
         return None
-    return roll_proposal(state, model, chosen.sizing, changes)
+    return plan.proposal(state, changes)
 
 
 def how_to_approve(proposal: ProposalStatus, given: str | None) -> Reason:
@@ -216,8 +203,8 @@ def approval(found: Assessment, _: Fleet) -> Finding | None:
         lines = [how_to_approve(each, given) for each in found.proposals]
         return Finding("False", lines[0].code, "; also: ".join(each.message for each in lines))
     if chosen := found.chosen:  # the annotation is of what runs, or of other flags for it
-        runs = found.state, chosen.model, chosen.sizing
-        agreed = (approved_replicas(*runs, replaced=each) for each in (None, chosen.sizing.flags))
-        if any(each is not None for each in agreed):
+        runs = chosen.model, chosen.sizing
+        plans = (Plan(*runs), Plan(*runs, chosen.sizing.flags))
+        if any(each.approved_replicas(found.state) is not None for each in plans):
             return Finding("True", "PlanApproved", f"plan {given} is approved")
     return Finding("True", "NothingToApprove", "no plan waits for approval")

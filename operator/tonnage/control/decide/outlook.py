@@ -116,15 +116,17 @@ def given_back(
     back: UnschedulableBackoff | None, state: ModelState, decision: Decision, fleet: Fleet
 ) -> UnschedulableBackoff | None:
     """Count how often pods were asked for and given back, until a node takes one or none waits."""
-    asked = state.replicas
-    why = unplaced_reason(state, back, fleet)
+    asked, why = state.replicas, unplaced_reason(state, back, fleet)
+    placed = sum(pod.scheduled_at_s is not None and not pod.is_deleting for pod in state.pods)
     if back is not None:
         back = _carried_out(back, asked, fleet)
-        back = None if _is_over(back, state, decision, fleet) else back
+        may_ask = fleet.now_s >= retry_at_s(back, fleet.settings)
+        # Where more are wanted than are asked for they wait, too.
+        has_none_waiting = may_ask and placed >= max(asked, decision.replicas)
+        back = None if placed > back.placed or has_none_waiting else back
     is_less = decision.replicas < asked and any(is_given_up(pod, fleet) for pod in state.pods)
     if is_less and any(reason.code == why for reason in decision.reasons):
         at_s, times = (back.at_s, back.times) if back else (fleet.now_s, 0)
-        placed = sum(map(_has_node, state.pods))
         back = UnschedulableBackoff(at_s=at_s, times=times, placed=placed, reason=why, asked=asked)
     return back
 
@@ -135,22 +137,6 @@ def _carried_out(back: UnschedulableBackoff, asked: int, fleet: Fleet) -> Unsche
         return back
     is_again = back.times == 0 or fleet.now_s >= retry_at_s(back, fleet.settings)
     return replace(back, at_s=fleet.now_s, times=back.times + is_again, asked=None)
-
-
-def _is_over(
-    back: UnschedulableBackoff, state: ModelState, decision: Decision, fleet: Fleet
-) -> bool:
-    """Tell whether a node took one more pod than then, or none waits after they may be asked for.
-
-    Where more are wanted than are asked for they wait, too.
-    """
-    placed = sum(map(_has_node, state.pods))
-    may_ask = fleet.now_s >= retry_at_s(back, fleet.settings)
-    return placed > back.placed or (may_ask and placed >= max(state.replicas, decision.replicas))
-
-
-def _has_node(pod: PodView) -> bool:
-    return pod.scheduled_at_s is not None and not pod.is_deleting
 
 
 OVERDUE_SHARE = 0.25

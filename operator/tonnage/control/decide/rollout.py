@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tonnage.api.pods import Pods
 from tonnage.api.status import ProposalStatus, Reason
-from tonnage.control.decide.approval import is_roll_approved, roll_proposal
+from tonnage.control.decide.approval import Plan
 from tonnage.control.decide.budget import RemainingBudget, replaced_gpus
 from tonnage.control.decide.outlook import lead_s
 from tonnage.control.decide.retries import waiting_kinds
@@ -96,9 +96,8 @@ def other_flags(
 
 def _is_open(found: Assessment, chosen: Chosen, other: Sizing) -> bool:
     """Tell whether somebody has to agree to other flags first."""
-    return found.mode == APPROVE and not is_roll_approved(
-        found.state, chosen.model, other, replaced=chosen.sizing.flags
-    )
+    plan = Plan(chosen.model, other, chosen.sizing.flags)
+    return found.mode == APPROVE and not plan.is_approved(found.state)
 
 
 def _carried_out(
@@ -110,10 +109,8 @@ def _carried_out(
     changes = roll_changes(found.state.deployment, template)
     is_open = _is_open(found, chosen, other)
     if is_open and changes:
-        plan = roll_proposal(
-            found.state, chosen.model, other, changes, replaced=chosen.sizing.flags
-        )
-        return moved._replace(proposal=plan)
+        plan = Plan(chosen.model, other, chosen.sizing.flags)
+        return moved._replace(proposal=plan.proposal(found.state, changes))
     if is_open or template is None:
         return moved
     return Moved(note=moved.note, adopted=adopted, template=template, changes=changes)
@@ -131,7 +128,14 @@ def _better_flags(
         return Moved(since_s)
     stood_s, is_open = fleet.now_s - since_s, _is_open(found, chosen, better)
     waits = "it waits for approval" if is_open else _waits_for(found, fleet, remaining, stood_s)
-    moved = Moved(since_s, _gain_reason(chosen, better, waits))
+    running = chosen.sizing.flags
+    message = (
+        f"at the measured speed, {moved_flags(running, better.flags)} serves "
+        f"{chosen.gain_of(better):.0%} more per replica than "
+        f"the {moved_flags(better.flags, running)} that run; "
+    )
+    message += f"not yet: {waits}" if waits else "engines are replaced one by one"
+    moved = Moved(since_s, Reason(code=MOVED, message=message))
     if waits and not (is_open and stood_s >= STABLE_S and not found.proposals):
         return moved
     return _carried_out(found, chosen, fleet, better, moved)
@@ -210,14 +214,3 @@ def without_rollout(memory: ObjectMemory, before: ObjectMemory | None) -> Object
     posterior = replace(memory.posterior, slots_moved_at_s=before.posterior.slots_moved_at_s)
     decided = replace(memory.decided, better_since_s=before.decided.better_since_s)
     return replace(memory, posterior=posterior, decided=decided)
-
-
-def _gain_reason(chosen: Chosen, better: Sizing, waits: str | None) -> Reason:
-    running = chosen.sizing.flags
-    what = (
-        f"at the measured speed, {moved_flags(running, better.flags)} serves "
-        f"{chosen.gain_of(better):.0%} more per replica than "
-        f"the {moved_flags(better.flags, running)} that run"
-    )
-    done = f"not yet: {waits}" if waits else "engines are replaced one by one"
-    return Reason(code=MOVED, message=f"{what}; {done}")

@@ -9,7 +9,7 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
-from tonnage.manifests.children import NotServableError, Site, class_to_write_s, deployment, site_of
+from tonnage.manifests.children import NotServableError, class_to_write_s, deployment
 from tonnage.manifests.names import GROUPS, Manifest, template_in
 from tonnage.manifests.pod import (
     LEAST_DRAIN_S,
@@ -39,8 +39,7 @@ def template_of(
     is_due = writers.template.edit or (chosen.needs_apply and not writers.is_reverted)
     if not (is_due or is_adopted(state, state.deployment)):
         return None
-    live = state.deployment
-    site = site_in(fleet)
+    live, site = state.deployment, fleet.site
     if live and live.workload.is_group:
         site = replace(site, has_groups=True)
     drain_s, model = drain_to_write_s(state, chosen), chosen.model
@@ -83,13 +82,6 @@ def _check_services(state: ModelState, max_replicas: int) -> None:
             f"a {GROUPS.kind} creates a Service for each group, and that of ModelDeployment "
             f"{overlapping[0]} has the same name: rename one of the two"
         )
-
-
-def site_in(fleet: Fleet) -> Site:
-    """Return what the cluster offers that decides how a manifest is written."""
-    return site_of(
-        fleet.settings, has_pod_monitors=fleet.has_pod_monitors, has_groups=fleet.has_groups
-    )
 
 
 def roll_changes(live: DeploymentView | None, template: Manifest | None) -> tuple[Change, ...]:

@@ -11,19 +11,12 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.api.status import Reason
 from tonnage.catalog.gpu import CatalogError
-from tonnage.control.decide.template import MOST_NAMED, recorded_drain_s, site_in
+from tonnage.control.decide.template import MOST_NAMED, recorded_drain_s
 from tonnage.control.input.memory import ObjectMemory
-from tonnage.control.input.state import Assessment, BadConfig, DeploymentView, Fleet, ModelState
-from tonnage.control.input.writers import (
-    CONFLICT,
-    PARKED,
-    SOMEBODY,
-    Drift,
-    Fate,
-    FieldOwnership,
-    Scaled,
-)
+from tonnage.control.input.state import Assessment, DeploymentView, Fleet, ModelState
+from tonnage.control.input.writers import CONFLICT, PARKED, SOMEBODY, Drift, Fate, FieldOwnership
 from tonnage.control.learn.believed import with_known_cache
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.changes import FieldOwners, list_differences
@@ -37,7 +30,6 @@ from tonnage.manifests.children import (
     spec_digest,
 )
 from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest, template_in
-from tonnage.policy.situation import Decision
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
@@ -183,7 +175,7 @@ def _drift(
     if live.owner_uid != state.view.uid:
         return None
     recorded = (live.rendered, live.digest, live.flags, live.drain_s, live.made_from)
-    around = (state.view.generation, state.model_config, site_in(fleet))
+    around = (state.view.generation, state.model_config, fleet.site)
     compared = (live.uid, live.template_digest, live.template_managers, *recorded, *around)
     if memory.writers.drift is not None and memory.writers.drift.compared == compared:
         return memory.writers.drift
@@ -209,7 +201,7 @@ def _as_recorded(
     if live.rendered is None or model is None or flags is None:
         return None
     shape = state.model_config if model.spec.model and model.spec.model.config else None
-    if isinstance(shape, BadConfig):
+    if isinstance(shape, Reason):
         return None
     try:
         has_cache = has_recorded_cache(live.flags)
@@ -219,7 +211,7 @@ def _as_recorded(
         made = deployment(
             model,
             sizing,
-            site_in(fleet),
+            fleet.site,
             drain_s=recorded_drain_s(live),
             class_s=recorded_class_s(live.flags),
         )
@@ -237,41 +229,42 @@ def _recorded_model(live: DeploymentView, state: ModelState) -> ModelDeployment 
     return running_model(state.model, live.made_from)
 
 
-def _is_wanted(decision: Decision, live: DeploymentView) -> bool:
-    """Tell whether the replicas that another wrote are those that would be written."""
-    return decision.replicas == live.replicas and decision.limited_by not in {PARKED, CONFLICT}
-
-
 def with_written(
     memory: ObjectMemory,
     found: Assessment,
     *,
-    scaled: Scaled | None,
+    scaled: tuple[int, Fate] | None,
     template: Fate | None,
     now_s: float,
 ) -> ObjectMemory:
     """Remember what is written; ``scaled``, ``template``: None where no such write is made.
 
-    Replicas that another wrote and that are wanted are ours from then on.
+    ``scaled``: replicas, and whether they were written. Replicas that another wrote and that are
+    wanted are ours from then on.
     """
     known, live, decision = found.memory.writers, found.state.deployment, found.decision
     if live is None:
         return memory
     generation = live.generation
-    if scaled is not None and scaled.fate is not Fate.NOT_APPLIED:
+    if scaled is not None and scaled[1] is not Fate.NOT_APPLIED:
         generation += 1
         known = (
-            replace(known, tried_replicas=scaled.replicas)
-            if scaled.fate is Fate.UNKNOWN
+            replace(known, tried_replicas=scaled[0])
+            if scaled[1] is Fate.UNKNOWN
             else replace(
                 known,
                 replicas=known.replicas.count_reapply(now_s),
-                our_replicas=scaled.replicas,
+                our_replicas=scaled[0],
                 tried_replicas=None,
                 replicas_generation=generation,
             )
         )
-    elif known.replicas.edit and decision and _is_wanted(decision, live):
+    elif (
+        known.replicas.edit
+        and decision
+        and decision.replicas == live.replicas
+        and decision.limited_by not in {PARKED, CONFLICT}
+    ):
         replicas = replace(known.replicas, edit=None, in_backoff=False)
         known = replace(known, our_replicas=live.replicas, replicas=replicas)
     if template not in {None, Fate.NOT_APPLIED}:

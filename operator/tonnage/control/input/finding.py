@@ -6,7 +6,7 @@ from hashlib import sha256
 from traceback import walk_tb
 from typing import Final, Literal, NamedTuple, TypeVar
 
-from tonnage.api.status import Condition, Reason
+from tonnage.api.status import Reason
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, ModelState, Traffics
 from tonnage.policy.situation import Metrics
@@ -26,20 +26,15 @@ class Finding(NamedTuple):
     message: str
 
 
-def condition_before(found: Assessment, kind: str) -> Condition | None:
-    """Return a condition as it was at the last tick."""
-    return found.memory.reported.conditions.get(kind)
-
-
 def is_false(found: Assessment, kind: str) -> bool:
     """Tell whether a condition was False at the last tick: it then takes more to turn it back."""
-    before = condition_before(found, kind)
+    before = found.memory.reported.conditions.get(kind)
     return before is not None and before.status == "False"
 
 
 def said_before(found: Assessment, kind: str) -> Finding | None:
     """Return what a condition said of this spec, here or before a restart; None: nothing sure."""
-    before = condition_before(found, kind)
+    before = found.memory.reported.conditions.get(kind)
     if before is None or before.status == "Unknown":
         return None
     if before.observed_generation != found.state.view.generation:

@@ -5,8 +5,7 @@ stored, and is there again after a restart.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Self
+from dataclasses import dataclass, field
 
 from tonnage.api.status import (
     CalibrationStatus,
@@ -235,30 +234,8 @@ class WriteMemory:
         made = map(self.failures.get, (WriteKind.TEMPLATE, WriteKind.CHILDREN, WriteKind.SCALE))
         return next((each.problem for each in made if each and each.problem), None)
 
-    @property
-    def fault(self) -> str | None:
-        """A bug of ours that a write met."""
-        return self._said_of(Cause.BUG)
-
-    @property
-    def no_path(self) -> str | None:
-        """Why no request comes to the replicas, whatever they can serve."""
-        return self._said_of(Cause.NO_PATH)
-
-    @property
-    def status_problem(self) -> str | None:
-        """What the API server said to a status that it refuses."""
-        failure = self.failures.get(WriteKind.STATUS)
-        return failure.detail if failure and failure.cause is Cause.REFUSED else None
-
-    def without(self, kind: WriteKind) -> Self:
-        """Forget what failed of a kind."""
-        if kind not in self.failures:
-            return self
-        others = {each: failure for each, failure in self.failures.items() if each is not kind}
-        return replace(self, failures=others)
-
-    def _said_of(self, cause: Cause) -> str | None:
+    def said_of(self, cause: Cause) -> str | None:
+        """Return what is said of a write that failed for this cause; None: none did."""
         return next((each.detail for each in self.failures.values() if each.cause is cause), None)
 
 

@@ -1,14 +1,14 @@
 """What one tick takes, remembers and finds: immutable values, so that deciding is a function."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from tonnage.api.hardware import Role
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
 from tonnage.api.status import ProposalStatus, Reason
-from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.memory import FlagSearchResult, ObjectMemory, ReplicaGoodput
 from tonnage.estimate.budget import ErrorBudget
@@ -20,7 +20,7 @@ from tonnage.estimate.past import Past
 from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
-from tonnage.manifests.children import has_recorded_cache
+from tonnage.manifests.children import Site, has_recorded_cache
 from tonnage.manifests.names import DEPLOYMENT, WORKLOADS, Manifest, Workload
 from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.target import UNREAD, TargetEngine
@@ -33,6 +33,8 @@ AUTO: Final = "Auto"
 APPROVE: Final = "Approve"
 NO_REPLICA: Final = "NoReadyReplica"
 """Reason of metrics that no replica is there for."""
+NO_CONFIG: Final = "ModelConfigMissing"
+"""Reason of a config.json that is not there."""
 ACTING: Final = frozenset({AUTO, APPROVE})
 """Modes in which Deployments are written."""
 
@@ -208,37 +210,20 @@ def settled_pods(pods: Iterable[PodView], *, now_s: float, after_s: float) -> fr
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BadConfig:
-    """Why a config.json says no shape."""
-
-    kind: type[CatalogError]
-    message: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleObject:
-    """The ModelDeployment that has the name of a role of another one."""
-
-    view: ModelView
-    model: ModelDeployment | InvalidSpecError
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelState:
     """One ModelDeployment and everything in the cluster that is about it."""
 
     view: ModelView
     model: ModelDeployment | InvalidSpecError
-    deployment: DeploymentView | None
+    deployment: DeploymentView | None = None
     """Of its own name, or its scale target."""
     name_conflict: DeploymentView | None = None
     """Of that name, and not ours."""
     oversized_bytes: int | None = None
     """Of a Deployment of that name that is too large to be read; None: there is none."""
     pods: tuple[PodView, ...] = ()
-    model_config: ModelShape | BadConfig | None = None
-    """What the config.json says that the spec refers to."""
-    config_problem: str | None = None
+    model_config: ModelShape | Reason | None = None
+    """What the config.json says that the spec refers to, or why it says no shape."""
     claim_modes: tuple[str, ...] | None = None
     """Access modes of the claim that its pods mount; None: none, or they are not known."""
     conflicting_autoscaler: str | None = None
@@ -252,13 +237,13 @@ class ModelState:
     """Why engines have the queue that they have; empty: the spec names it."""
     next_queue: str | None = None
     """That comes with the next change of the template; None: it is the one that runs."""
-    roles: Mapping[Role, RoleObject] = field(default_factory=dict)
-    """Of an object with a topology: those that there are."""
+    roles: Mapping[Role, Self] = field(default_factory=dict)
+    """Of an object with a topology: the objects that have the names of roles, and no more."""
     bug: Exception | None = None
     """Of ours, which kept the rest from being read, or the object from being decided."""
 
     @property
-    def own_roles(self) -> Mapping[Role, RoleObject]:
+    def own_roles(self) -> Mapping[Role, Self]:
         """Those that were made for it."""
         uid = self.view.uid
         return {role: each for role, each in self.roles.items() if each.view.owner_uid == uid}
@@ -288,9 +273,7 @@ class Fleet:
     calibrations: Calibrations
     gpus: Mapping[str, Gpu]
     settings: Settings
-    has_pod_monitors: bool
-    has_groups: bool = True
-    """The cluster serves LeaderWorkerSets."""
+    site: Site
     problems: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """(reason, message) of each query that failed, by its name, or by query@namespace."""
     partial: frozenset[str] = frozenset()
@@ -325,15 +308,20 @@ class Fleet:
     def shared(self) -> tuple[object, ...]:
         """What is about no object alone, but the time, and what was learned by the same answers."""
         learned = self.past_awaited, self.state_problem, self.unstored
-        return self.said_at_s, *learned, self.unlisted, self.has_groups
+        return self.said_at_s, *learned, self.unlisted, self.site.has_groups
 
-    def problem_of(self, query: str, namespace: str) -> tuple[str, str] | None:
-        """Return (reason, message) why a query lacks an answer for the pods of a namespace."""
-        return self.problems.get(query) or self.problems.get(f"{query}@{namespace}")
+    def unanswered(
+        self, queries: Iterable[str], namespace: str
+    ) -> Iterator[tuple[str, tuple[str, str] | None]]:
+        """Yield (query, (reason, message)) of those without an answer for the pods of a namespace.
 
-    def is_partial(self, query: str, namespace: str) -> bool:
-        """Tell whether a query's answer for the pods of a namespace is not whole."""
-        return bool({query, f"{query}@{namespace}"} & self.partial)
+        None in place of why: the answer is not whole.
+        """
+        for query in queries:
+            keys = (query, f"{query}@{namespace}")
+            problem = self.problems.get(keys[0]) or self.problems.get(keys[1])
+            if problem or not self.partial.isdisjoint(keys):
+                yield query, problem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -374,11 +362,6 @@ class Attainment:
     """Share of these whose prompts certainly take longer than the limit on an idle replica."""
     late_by_load: float = 0.0
     """Share of these that fewer requests for each replica would have in time."""
-
-    def counted(self, judged_s: float) -> tuple[float, float]:
-        """Return (requests, late requests) of so long a time."""
-        number = self.requests_per_s * judged_s
-        return number, number * (1 - self.fraction)
 
 
 @dataclass(frozen=True, kw_only=True)

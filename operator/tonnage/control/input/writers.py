@@ -7,7 +7,7 @@ two writers that undo each other would restart engines for ever.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 from tonnage.api.status import Reason
 from tonnage.control.input.times import backoff_s
@@ -98,13 +98,6 @@ TEMPLATE_LONGEST_S: Final = DAY_S
 """A write of the template replaces pods, which load for minutes: given up for so long."""
 UNSEEN_S: Final = 60.0
 """In which a write of ours is seen; what is not seen then has changed nothing."""
-
-
-class Scaled(NamedTuple):
-    """Replicas that were to be written, and what became of it."""
-
-    replicas: int
-    fate: Fate = Fate.DONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,8 +35,12 @@ def ledger_after(
     limits = {each.limit for each in objectives(chosen)}
     kept = {limit: bins for limit, bins in known.limits.items() if limit in limits}
     known = _in_window(replace(known, limits=kept), chosen.model, now_s=at_s)
-    judged = {
-        limit_key(each.name, each.limit_s): each.counted(judged_s) for each in observed.attainments
+    judged = {  # requests, late requests
+        limit_key(each.name, each.limit_s): (
+            number := each.requests_per_s * judged_s,
+            number * (1 - each.fraction),
+        )
+        for each in observed.attainments
     }
     return with_judged(known, judged, at_s=at_s)
 

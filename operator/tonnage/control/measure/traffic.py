@@ -214,12 +214,11 @@ def _unanswered(fleet: Fleet, namespace: str) -> Reason | None:
     """
     if fleet.metrics_problem:
         return Reason(*fleet.metrics_problem)
-    for query in DECIDING:
-        if problem := fleet.problem_of(query, namespace):
+    for query, problem in fleet.unanswered(DECIDING, namespace):
+        if problem:
             return Reason(problem[0], f"{query}: {problem[1]}")
-        if fleet.is_partial(query, namespace):
-            message = f"{query}: partial result, a store behind Prometheus did not answer"
-            return Reason("MetricsPartial", message)
+        message = f"{query}: partial result, a store behind Prometheus did not answer"
+        return Reason("MetricsPartial", message)
     return None
 
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from tonnage.api.objects import ModelDeployment
-from tonnage.api.status import Reason
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import ModelState
 from tonnage.manifests.children import recorded_queue, spec_digest
@@ -50,10 +49,3 @@ def with_settled_queue(state: ModelState, known: ObjectMemory | None) -> ModelSt
     return replace(
         state, model=settled.model, queue_note=settled.note, next_queue=settled.next_queue
     )
-
-
-def queue_reasons(state: ModelState) -> tuple[Reason, ...]:
-    """Say which queue ``auto`` is."""
-    if not state.queue_note:
-        return ()
-    return (Reason(code="Queue", message=f"engine.queue auto is {state.queue_note}"),)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from tonnage.api.status import MESSAGE_LENGTH, Condition, Reason, ReplicasStatus
 from tonnage.control.decide.approval import approval
 from tonnage.control.input.finding import PENDING, Finding, State
-from tonnage.control.input.state import Assessment, Fleet, RoleObject
+from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.report.calibrated import speed_plausible
 from tonnage.control.report.rules import (
     calibration_stored,
@@ -208,7 +208,7 @@ def edited(found: Assessment) -> dict[str, RoleManifest]:
     for each in found.apart.manifests if found.apart else ():
         if each.role in roles and roles[each.role].view.digest == each.digest:
             spec = json.loads(roles[each.role].view.manifest)["spec"]
-            field = next(_departures(spec, each.spec, f"{each.name} spec"), None)
+            field = next(_departures(spec, each.manifest["spec"], f"{each.name} spec"), None)
             edits |= {field: each} if field else {}
     return edits
 
@@ -333,6 +333,6 @@ def roles_slo(found: Assessment) -> str:
     return ", ".join(missed) or ("met" if "met" in cells else "")
 
 
-def _statuses(found: Assessment) -> Iterator[tuple[RoleObject, dict[str, Any]]]:
+def _statuses(found: Assessment) -> Iterator[tuple[ModelState, dict[str, Any]]]:
     for other in found.state.own_roles.values():
         yield other, json.loads(other.view.status)

@@ -77,19 +77,17 @@ def bad_conditions(
 ) -> Mapping[str, str]:
     """Return {type: reason} of what is bad; what waits for a search is as bad as it was."""
 
-    def is_young(each: Condition) -> bool:
+    def is_told(each: Condition) -> bool:
+        kind = CONDITION_TYPES.get(each.type)
+        has_event = kind is not None and kind.has_event and kind.is_bad(each)
+        if each.reason not in USUAL_AT_FIRST:
+            return has_event or each.reason in OTHER_WRITER_REASONS
         since_s = datetime.fromisoformat(each.last_transition_time).timestamp()
-        return each.reason in USUAL_AT_FIRST and now_s - since_s < LATE_S
+        return has_event and now_s - since_s >= LATE_S
 
     reasons = {
         each.type: before.get(each.type) if each.reason == PENDING else each.reason
         for each in conditions
-        if each.reason == PENDING or (_is_bad(each) and not is_young(each))
+        if each.reason == PENDING or is_told(each)
     }
     return {kind: reason for kind, reason in reasons.items() if reason is not None}
-
-
-def _is_bad(condition: Condition) -> bool:
-    kind = CONDITION_TYPES.get(condition.type)
-    has_event = kind is not None and kind.has_event and kind.is_bad(condition)
-    return has_event or condition.reason in OTHER_WRITER_REASONS

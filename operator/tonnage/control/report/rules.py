@@ -1,6 +1,6 @@
 """Rules: each says one condition of an object, some as kstatus reads it: Argo CD, Flux, kubectl."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import groupby
 from statistics import median_low
 
@@ -8,17 +8,10 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.decide.budget import BUDGET_LIMITS
 from tonnage.control.decide.template import MOST_NAMED, roll_written
-from tonnage.control.input.finding import (
-    PENDING,
-    UNREADABLE,
-    Finding,
-    State,
-    condition_before,
-    is_false,
-)
+from tonnage.control.input.finding import PENDING, UNREADABLE, Finding, State, is_false
 from tonnage.control.input.state import APPROVE, Assessment, DeploymentView, Fleet
 from tonnage.control.input.times import rfc3339
-from tonnage.control.input.writers import SOMEBODY
+from tonnage.control.input.writers import SOMEBODY, Cause, WriteKind
 from tonnage.control.learn.believed import (
     believable_range,
     estimated_kv_tokens,
@@ -63,24 +56,15 @@ def metrics_available(found: Assessment, fleet: Fleet) -> Finding:
         Metrics.NEVER: "Unknown",
     }
     reason, message = traffics.why
-    failed = list(_failed_queries(found, fleet))
+    failed = [
+        f"{query} ({problem[0]}: {problem[1]})" if problem else f"{query} (partial)"
+        for query, problem in fleet.unanswered(QUERIES, found.state.view.namespace)
+    ]
     if traffics.metrics is Metrics.COMPLETE and failed:
         more = f" and {len(failed) - MOST_QUERIES} more" if len(failed) > MOST_QUERIES else ""
         reason = "MetricsDegraded"
         message = f"{message}; without answer: {', '.join(failed[:MOST_QUERIES])}{more}"
     return Finding(states[traffics.metrics], reason, message)
-
-
-def _failed_queries(found: Assessment, fleet: Fleet) -> Iterator[str]:
-    """Yield the queries that lack an answer, or a part of one, for the pods of an object."""
-    namespace = found.state.view.namespace
-    if not (fleet.problems or fleet.partial):
-        return
-    for query in QUERIES:
-        if problem := fleet.problem_of(query, namespace):
-            yield f"{query} ({problem[0]}: {problem[1]})"
-        elif fleet.is_partial(query, namespace):
-            yield f"{query} (partial)"
 
 
 def capacity_available(found: Assessment, _: Fleet) -> Finding:
@@ -198,7 +182,8 @@ def error_budget(found: Assessment, fleet: Fleet) -> Finding:
 
 def _no_budget(found: Assessment, fleet: Fleet) -> Finding:
     """Say why nothing is known; while Prometheus is asked what was before, it stays as it was."""
-    before, ledger = condition_before(found, "ErrorBudget"), found.memory.goodput.ledger
+    before = found.memory.reported.conditions.get("ErrorBudget")
+    ledger = found.memory.goodput.ledger
     if before and found.state.view.uid in fleet.past_awaited:
         return Finding(before.status, before.reason, before.message)
     if found.chosen and not ledger.is_whole(fleet.windows_end_s) and objectives(found.chosen):
@@ -324,7 +309,7 @@ def _in_spite_of_pods(found: Assessment) -> Finding | None:
     is_unread = state.oversized_bytes is not None or state.name_conflict is not None
     if refusal and not is_unseen and (is_unread or refusal.code == FLAGS_UNKNOWN):
         return Finding("False", *refusal)
-    if no_path := found.memory.written.no_path:
+    if no_path := found.memory.written.said_of(Cause.NO_PATH):
         return Finding("False", NO_PATH, no_path)
     if refusal and is_unseen:
         return Finding("Unknown", *refusal)
@@ -406,12 +391,14 @@ def why_stalled(found: Assessment) -> Reason | None:
     """Return why nothing goes on without a person; None: something does."""
     if found.refusal:
         return found.refusal
-    if fault := found.fault or found.memory.written.fault:
+    written = found.memory.written
+    if fault := found.fault or written.said_of(Cause.BUG):
         return Reason("InternalError", fault)
-    if problem := found.memory.written.problem:
-        return Reason("WriteRefused", problem)
-    if unsaid := found.memory.written.status_problem:  # an Event tells it, where no status can
-        return Reason("WriteRefused", f"the status cannot be written: {unsaid}")
+    if written.problem:
+        return Reason("WriteRefused", written.problem)
+    unsaid = written.failures.get(WriteKind.STATUS)  # an Event tells it, where no status can
+    if unsaid and unsaid.cause is Cause.REFUSED:
+        return Reason("WriteRefused", f"the status cannot be written: {unsaid.detail}")
     deployment = found.state.deployment
     if deployment and deployment.is_rollout_held and deployment.owner_uid == found.state.view.uid:
         pods = count_of(deployment.total, "pod is", "pods are")

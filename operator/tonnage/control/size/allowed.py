@@ -7,9 +7,10 @@ from typing import Final
 from tonnage.api.hardware import Role
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_template import containers_in, given_template
+from tonnage.api.status import Reason
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import BadConfig, DisaggregatedPlan, Fleet, ModelState
+from tonnage.control.input.state import DisaggregatedPlan, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.names import CONTAINER
@@ -131,7 +132,7 @@ def apart(
     model, shape = state.model, state.model_config
     if not isinstance(model, ModelDeployment) or model.spec.topology is None:
         return None
-    if state.config_problem or isinstance(shape, BadConfig):
+    if isinstance(shape, Reason):
         return None  # refused as any object is
     request = by_spec(model.spec, fleet.gpus, shape, None, False)
     constants = belief(request, None, state, fleet, memory)
@@ -154,7 +155,7 @@ def _running(state: ModelState) -> Iterator[tuple[Role, RunningRole]]:
     for role, other in state.own_roles.items():
         sizes = sizes_written(other.view.digest)
         if isinstance(other.model, ModelDeployment) and sizes:
-            yield role, RunningRole(spec=other.model.spec, sizes=sizes)
+            yield role, (other.model.spec, sizes)
 
 
 def _check_names(state: ModelState, model: ModelDeployment) -> None:

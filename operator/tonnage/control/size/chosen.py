@@ -8,7 +8,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.memory import FlagSearchResult, ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import ACTING, Chosen, DeploymentView, Fleet, ModelState
+from tonnage.control.input.state import ACTING, NO_CONFIG, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.input.writers import WriteKind
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.observe.starting import has_started, lowered_flags
@@ -270,8 +270,8 @@ def actionable_model(state: ModelState) -> ModelDeployment:
     """
     if not isinstance(state.model, ModelDeployment):
         raise RefusedError("InvalidSpec", str(state.model))
-    if state.config_problem:
-        raise RefusedError("ModelConfigMissing", state.config_problem)
+    if isinstance(state.model_config, Reason) and state.model_config.code == NO_CONFIG:
+        raise RefusedError(*state.model_config)
     if state.earlier_owner:
         raise RefusedError(
             "ConflictingOwner",

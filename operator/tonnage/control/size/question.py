@@ -8,12 +8,13 @@ from typing import Self
 from tonnage.api.hardware import ParallelSizes
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.spec import Spec
+from tonnage.api.status import Reason
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.models import overrides_in
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import BadConfig, Fleet, ModelState
+from tonnage.control.input.state import Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.measure.remembered import lengths_of, near_lengths
 from tonnage.control.observe.starting import has_started
@@ -21,7 +22,7 @@ from tonnage.estimate.demand import MeasuredLengths
 from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.posterior import SpeedPosterior
 from tonnage.manifests.children import running_model, spec_digest
-from tonnage.manifests.target import UNREAD, target_request, target_version
+from tonnage.manifests.target import UNREAD, RefusedError, target_request, target_version
 from tonnage.memoize import memoize
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.memory.prefix import with_whole_blocks
@@ -70,7 +71,6 @@ def as_it_runs(state: ModelState) -> ModelState | None:
         state,
         model=running,
         model_config=state.model_config if config else None,
-        config_problem=state.config_problem if config else None,
         claim_modes=state.claim_modes if claim else None,
     )
 
@@ -216,8 +216,8 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
     target, shape = model.spec.scale_target, state.model_config
     engine = state.deployment.engine if state.deployment else UNREAD
     version = target_version(target, engine) if target else None
-    if isinstance(shape, BadConfig):
-        raise shape.kind(shape.message)
+    if isinstance(shape, Reason):
+        raise RefusedError(*shape)
     request = by_spec(model.spec, fleet.gpus, shape, version, has_host_cache)
     if target:
         request = target_request(request, model.spec, engine, has_started=has_started(state))

@@ -10,7 +10,7 @@ from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory, ReportMemory, WriteMemory
 from tonnage.control.input.state import Assessment, Fleet
-from tonnage.control.input.writers import Cause, Failure, Fate, Results, Scaled, WriteKind
+from tonnage.control.input.writers import Cause, Failure, Fate, Results, WriteKind
 from tonnage.control.observe.ownership import may_act, may_scale, owns_children
 from tonnage.control.report.conditions import due, edited, said_by_roles
 from tonnage.control.report.event_records import EventRecord, event_records
@@ -130,8 +130,10 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     if is_mute:
         written_at_s = found.memory.reported.gauges_written_at_s
         said = replace(said, gauges_written_at_s=written_at_s)
-    if reported.status is None:
-        known = known.without(WriteKind.STATUS)
+    if reported.status is None and WriteKind.STATUS in known.failures:
+        others = dict(known.failures)
+        del others[WriteKind.STATUS]
+        known = replace(known, failures=others)
     writes = Writes(
         namespace=view.namespace,
         name=view.name,
@@ -155,7 +157,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     memory = with_written(
         replace(found.memory, reported=said, written=known),
         found,
-        scaled=Scaled(scale.replicas) if scale else None,
+        scaled=(scale.replicas, Fate.DONE) if scale else None,
         template=Fate.DONE if template is not None else None,
         now_s=fleet.now_s,
     )
@@ -229,7 +231,7 @@ def with_object_results(
         memory = with_written(
             memory,
             found,
-            scaled=Scaled(writes.scale.replicas, fate(results, SCALE)) if writes.scale else None,
+            scaled=(writes.scale.replicas, fate(results, SCALE)) if writes.scale else None,
             template=fate(results, TEMPLATE) if writes.template is not None else None,
             now_s=now_s,
         )
