@@ -9,7 +9,7 @@ from query_api import compact
 from tonnage.cluster.prometheus import QueryLimits, QueryRound
 from tonnage.cluster.queries import Answers
 from tonnage.estimate.fleet_scrapes import FleetScrapes
-from tonnage.fleet.scrape import alone_after, first_kept_waiting, parts_of
+from tonnage.fleet.scrape import alone_after, first_kept_waiting, parts_of, still_alone
 from tonnage.settings import Settings
 
 EMPTY = compact({"status": "success", "data": {"resultType": "matrix", "result": []}}).encode()
@@ -87,7 +87,8 @@ class FleetInTime:
         pods = [
             (name, f"{name}-{n}") for name, total in self.num_pods.items() for n in range(total)
         ]
-        self.sets = parts_of(expressions, pods, self.alone, self.now_s, first=self.first)
+        alone = still_alone(self.alone, self.now_s)
+        self.sets = parts_of(expressions, pods, alone, first=self.first)
         self.answers, self.took_s = ask(self.sets, takes_s, **more)
         end_s = self.now_s + self.took_s
         self.alone = alone_after(self.alone, self.sets, pods, self.answers, end_s)
