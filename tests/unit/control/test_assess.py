@@ -242,6 +242,18 @@ class TestScalingDown:
 
         assert codes(assessed(state, memory=memory))[0] == "WarmingUp"
 
+    def test_waits_for_the_traffic_that_the_spec_expects(self):
+        demand = SPEC["demand"] | {"requestsPerSecond": f"{3.5 * EACH:.2f}"}
+        state = a_state(a_manifest(demand=demand), replicas=4, load=1)
+
+        def after(served_s):
+            memory = a_memory(state, served_since_s=NOW_S - served_s, **QUICK)
+            return assessed(state, memory=memory)
+
+        assert "WaitingForTraffic" in codes(after(15))
+        assert after(15).decision.replicas == 4
+        assert after(3600).decision.replicas == 3
+
     def test_waits_as_long_as_more_were_needed(self):
         state = a_state(replicas=4, load=1)
         memory = a_memory(state, needs=4)
