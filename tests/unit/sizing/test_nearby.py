@@ -104,6 +104,17 @@ def test_a_neighbour_of_what_was_searched_is_not_searched():
     assert second.goodput_requests_per_s < first.goodput_requests_per_s
 
 
+def test_the_answer_to_another_object_comes_with_the_words_of_who_asks():
+    asker, request = SizingCache(), a_request()
+    other = replace(request, inputs=request.inputs[:1])
+
+    first, again, second = map(asker.size, (request, request, other))
+
+    assert asker.num_searched == 1
+    assert again is first
+    assert second.request == other
+
+
 def test_what_a_neighbour_cannot_serve_is_asked_itself():
     request = a_request()
     near = replace(request, slo=strict(request.slo, 1e-3))
