@@ -156,7 +156,8 @@ class TestTheFixedPoint:
         assert again.status is None
 
     def test_what_is_not_known_while_its_history_is_awaited_asks_for_no_write(self):
-        state = a_state(load=1.5)
+        scaling = {"minReplicas": 2, "maxReplicas": 8}
+        state = a_state(a_manifest(scaling=scaling), load=0.5)
         state = written(state, reported(state))
         young = replace(state, engines=tuple(replace(e, span_s=30.0) for e in state.engines))
 
@@ -172,7 +173,14 @@ class TestTheFixedPoint:
             each for each in after_a_restart(young).status.conditions if each.type == metrics.type
         ]
         assert (metrics.status, metrics.reason) == ("False", "MetricsIncomplete")
-        assert after_a_restart(replace(young, deployment=None), "serving").status
+        changed = replace(young, view=replace(young.view, generation=2))
+        first = after_a_restart(changed, "serving")
+        assert first.status.display.reason == "MetricsMissing"
+        changed = written(replace(changed, engines=state.engines), first)
+        again = reported(changed, memory=first.memory, now_s=NOW_S + 915)
+        assert again.status.display.reason == "MinReplicas"
+        changed = written(changed, again)
+        assert reported(changed, memory=again.memory, now_s=NOW_S + 930).status is None
 
 
 class TestWhatIsWrittenAtOnce:

@@ -275,6 +275,8 @@ class ReportMemory:
     frozen_plan: PlanStatus | None = None
     """While the object is paused."""
     gauges_written_at_s: float = 0.0
+    is_provisional: bool = False
+    """A status was written while a quarter of an hour of its engines was awaited."""
     posted: Mapping[str, float] = field(default_factory=dict)
     """When an Event of each reason was last posted."""
     bad: Mapping[str, str] = field(default_factory=dict)

@@ -250,7 +250,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         )
     stated = _stated(found, known, met)
     facts_before, figures_before = _on_server(found.state.view)
-    is_news = facts_before != facts(stated)
+    is_news = facts_before != facts(stated) or (before.is_provisional and not is_awaited)
     if is_news and not (is_look or found.pending):  # figures go along
         is_look, known = True, _looked(found, known, fleet)
     whole = _whole(found, known, stated) if is_news or is_look else None
@@ -263,6 +263,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     known = replace(
         known,
         conditions={each.type: each for each in met},
+        is_provisional=is_awaited and (before.is_provisional or status is not None),
         gauges_written_at_s=written_at_s,
         frozen_plan=frozen if found.mode == "Paused" else None,
     )
