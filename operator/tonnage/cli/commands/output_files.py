@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -72,16 +73,14 @@ class Progress:
 
         It shows their number on a terminal: files have nothing of how an answer was found.
         """
-        num_runs = 0
-        is_due = self._seldom()
+        numbers, is_due = count(), self._seldom()
 
         def on_search() -> None:
-            nonlocal num_runs
+            number = next(numbers)
             if is_due():
-                runs = count_of(num_runs, "run")
+                runs = count_of(number, "run")
                 message = f"Searching for goodput: {runs} of the engine model so far"
                 self.tell(message, is_shown=self._is_terminal)
-            num_runs += 1
 
         return on_search
 

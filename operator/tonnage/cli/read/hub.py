@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urljoin, urlsplit
 
 from tonnage.catalog.config.keys.decoder import ModelConfigError
@@ -27,6 +27,7 @@ from tonnage.catalog.safetensors import (
     read_index,
 )
 from tonnage.cli.console import Failure, failing
+from tonnage.cli.read.manifest import objects
 from tonnage.units import KIB, MIB, count_of
 
 if TYPE_CHECKING:
@@ -199,9 +200,8 @@ class HubFiles:
     def names(self) -> Iterable[str]:
         address = f"{self.hub}/api/models/{self.model_id}/revision/{self.revision}"
         _, content = self.fetch(address, num_bytes=MAX_BYTES + 1)
-        listed = json_object(content, file="the list of its files").get("siblings")
-        entries: list[Any] = listed if isinstance(listed, list) else []
-        return [str(entry.get("rfilename")) for entry in entries if isinstance(entry, dict)]
+        listed = json_object(content, file="the list of its files")
+        return [str(each.get("rfilename")) for each in objects(listed, "siblings")]
 
     def whole(self, name: str, *, max_bytes: int) -> bytes | None:
         answer, content = self.fetch(

@@ -257,9 +257,8 @@ def _with_rates(resource: ManifestObject) -> Mapping[str, Any]:
 
     It is said, for the API server takes none.
     """
-    spec = resource.content.get("spec")
-    demand = spec.get("demand") if isinstance(spec, Mapping) else None
-    if not isinstance(spec, Mapping) or not isinstance(demand, Mapping):
+    spec, demand = block(resource.content, "spec"), block(resource.content, "spec", "demand")
+    if not demand:
         return resource.content
     texts = {
         name: text

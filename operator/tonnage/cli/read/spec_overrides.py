@@ -100,11 +100,7 @@ def manifest_of_changes(changes: tuple[Change, ...]) -> ManifestObject:
 
 
 def _with_full_name(model: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Write out the name of a built-in model that is given without its publisher.
-
-    Raises:
-        ManifestError: none or several are called so.
-    """
+    """Write out the name of a built-in model that is given without its publisher."""
     short = model["id"]
     if not isinstance(short, str) or "/" in short:
         return model
@@ -118,11 +114,7 @@ def _with_full_name(model: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _check_mappings(content: Mapping[str, Any], fields: tuple[str, ...]) -> None:
-    """Refuse a value where fields belong, before any is read or filled in.
-
-    Raises:
-        ManifestError: with the field and the value.
-    """
+    """Refuse a value where fields belong, before any is read or filled in."""
     for field in fields:
         value = content.get(field)
         if value is not None and not isinstance(value, Mapping):
