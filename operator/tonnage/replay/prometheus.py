@@ -357,22 +357,19 @@ class EngineCounters:
         )  # fmt: skip
         decoding_s = list(map(sub, ended_s, first_s))
         gaps = [max(1, output - 1) for output in outputs]
-        self._observe(
-            e2e_request_latency_seconds=map(sub, ended_s, arrived_s),
-            request_queue_time_seconds=map(sub, started_s, arrived_s),
-            request_prefill_time_seconds=map(sub, first_s, started_s),
-            request_decode_time_seconds=decoding_s,
-            request_time_per_output_token_seconds=map(truediv, decoding_s, gaps),
-            request_prompt_tokens=prompts,
-            request_generation_tokens=outputs,
-        )
+        for name, values in {
+            "e2e_request_latency_seconds": map(sub, ended_s, arrived_s),
+            "request_queue_time_seconds": map(sub, started_s, arrived_s),
+            "request_prefill_time_seconds": map(sub, first_s, started_s),
+            "request_decode_time_seconds": decoding_s,
+            "request_time_per_output_token_seconds": map(truediv, decoding_s, gaps),
+            "request_prompt_tokens": prompts,
+            "request_generation_tokens": outputs,
+        }.items():
+            self._histograms[name].observe(list(values))
         self._finished += len(numbers)
         self._finished_tokens += sum(outputs)
         self._finished_preemptions += sum(preemptions)
-
-    def _observe(self, **values: Iterable[float]) -> None:
-        for name, of_name in values.items():
-            self._histograms[name].observe(list(of_name))
 
     @property
     def _finished_gap_s(self) -> float:

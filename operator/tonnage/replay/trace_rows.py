@@ -205,20 +205,6 @@ def rows_of(path: Path, limits: TraceLimits, tell: Tell) -> Iterator[tuple[int, 
 
 def _csv_rows(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tuple[int, Row]]:
     names: list[str] | None = None
-    for line, fields in _csv_records(path, lines, limits):
-        if not any(field.strip() for field in fields):
-            continue
-        if names is None:
-            names = [field.strip() for field in fields]
-            Columns.among(names, path=path, line=line)
-            continue
-        if len(fields) > len(names):
-            message = f"{count_of(len(fields), 'field')}, the header has {len(names)}"
-            raise TraceError(message, path=path, line=line)
-        yield line, dict(zip(names, (field.strip() or None for field in fields), strict=False))
-
-
-def _csv_records(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tuple[int, list[str]]]:
     first_line, num_characters = 1, 0
 
     def of_record() -> Iterator[str]:
@@ -230,9 +216,17 @@ def _csv_records(path: Path, lines: TextIO, limits: TraceLimits) -> Iterator[tup
 
     reader = csv.reader(of_record(), strict=True)
     try:
-        for fields in reader:
-            first_line, num_characters = reader.line_num + 1, 0
-            yield reader.line_num, fields
+        for record in reader:
+            line, fields = reader.line_num, [field.strip() for field in record]
+            first_line, num_characters = line + 1, 0
+            if names is None and any(fields):
+                names = fields
+                Columns.among(names, path=path, line=line)
+            elif names is not None and any(fields):
+                if len(fields) > len(names):
+                    message = f"{count_of(len(fields), 'field')}, the header has {len(names)}"
+                    raise TraceError(message, path=path, line=line)
+                yield line, dict(zip(names, (each or None for each in fields), strict=False))
     except csv.Error as error:
         raise TraceError(str(error), path=path, line=reader.line_num) from error
 
