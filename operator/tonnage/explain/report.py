@@ -57,11 +57,6 @@ def round_estimate(value: float, digits: int = DIGITS) -> float:
     return round(value, digits - 1 - math.floor(math.log10(abs(value))))
 
 
-def bottleneck(sizing: Sizing) -> str:
-    """Name what a step at the load line spends most of its time on."""
-    return bottleneck_of(sizing.at_capacity.step)
-
-
 def bottleneck_of(step: StepTime) -> str:
     """Name what a step spends most of its time on."""
     parts = {
@@ -158,7 +153,7 @@ def _estimate_of_one(sizing: Sizing) -> EstimateStatus:
         tokens_per_second=round_estimate(sizing.output_tokens_per_s),
         time_to_first_token_seconds=round_estimate(typical_ttft_s(sizing.replica, workload, state)),
         time_per_output_token_seconds=round_estimate(state.tpot_s),
-        bottleneck=bottleneck(sizing),
+        bottleneck=bottleneck_of(state.step),
         intensity_flop_per_byte=round_estimate(intensity(sizing)),
         ridge_flop_per_byte=round_estimate(ridge(sizing)),
         inputs=tuple(

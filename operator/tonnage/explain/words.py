@@ -21,7 +21,7 @@ from tonnage.catalog.speed_range import (
 from tonnage.explain.demand_outcome import tokens_per_day
 from tonnage.explain.report import (
     attention_name,
-    bottleneck,
+    bottleneck_of,
     goodput_written,
     intensity,
     logged_lines,
@@ -114,7 +114,7 @@ def _bottleneck(sizing: Sizing) -> Answer:
     return Answer(
         question="What is the bottleneck?",
         answer=(
-            f"{bottleneck(sizing)}: decode does {significant(intensity(sizing))} FLOP per byte, "
+            f"{bottleneck_of(step)}: decode does {significant(intensity(sizing))} FLOP per byte, "
             f"the ridge of {sizing.request.gpu.name} is {significant(ridge(sizing))}"
         ),
         lines=(

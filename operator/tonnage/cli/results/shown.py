@@ -58,6 +58,7 @@ FIELDS: Final = {
     "of ConfigMaps": "data",
 }
 """A field is written wherever it occurs below fields that are written."""
+ALL_FIELDS: Final = frozenset(" ".join(FIELDS.values()).split())
 OF_MODELS: Final = "modeldeployments.yaml"
 """The file of objects whose fields are those of the API, beside those of all."""
 OWN_CONTROLLER: Final = "tonnage.dev/operator"
@@ -105,7 +106,9 @@ LISTS: Final = {
     """,
 }
 """What is written of Events, of the flags of vLLM with a value, and of volumes."""
-
+EVENT_REASONS, FLAG_NAMES, VOLUME_KINDS = (frozenset(each.split()) for each in LISTS.values())
+FLAGS: Final = CAPACITY_FLAGS | MODEL_FLAGS | {f"--{n}" for n in (*ALLOWED_FLAGS, *FLAG_NAMES)}
+"""Those of vLLM whose values open nothing."""
 
 METRICS: Final = re.compile(r"(?:# (?:HELP|TYPE) )?(?:tonnage|process|python)_")
 _DIGEST: Final = re.compile(r"[0-9a-f]{16}")
@@ -128,7 +131,7 @@ class Rules(NamedTuple):
 
 
 def rules(file: str, known: Set[str]) -> Rules:
-    return Rules(_fields_of_models() if file == OF_MODELS else _fields(), known)
+    return Rules(_fields_of_models() if file == OF_MODELS else ALL_FIELDS, known)
 
 
 def shown(value: Any, by: Rules) -> Any:
@@ -145,8 +148,7 @@ def shown_events(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return [
         each
         for each in events
-        if each.get("reason") in _list("reasons of Events")
-        or each.get("reportingController") == OWN_CONTROLLER
+        if each.get("reason") in EVENT_REASONS or each.get("reportingController") == OWN_CONTROLLER
     ]
 
 
@@ -158,26 +160,9 @@ def shown_metrics(page: str, known: Set[str]) -> str:
 
 
 @cache
-def _fields() -> frozenset[str]:
-    return frozenset(" ".join(FIELDS.values()).split())
-
-
-@cache
 def _fields_of_models() -> frozenset[str]:
     schemas = (each.model_json_schema() for each in (Spec, Status))
     return frozenset(FIELDS["of all"].split()).union(*map(_properties, schemas))
-
-
-@cache
-def _list(name: str) -> frozenset[str]:
-    return frozenset(LISTS[name].split())
-
-
-@cache
-def _flags() -> frozenset[str]:
-    """Return the flags of vLLM whose values open nothing."""
-    named = {f"--{name}" for name in (*ALLOWED_FLAGS, *_list("flags"))}
-    return CAPACITY_FLAGS | MODEL_FLAGS | named
 
 
 def _properties(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -238,7 +223,7 @@ def _arguments(value: Any, by: Rules) -> Any:
 
 
 def _argument(flag: str, value: str, by: Rules) -> str:
-    if flag not in _flags():
+    if flag not in FLAGS:
         return redacted(flag)
     if not value or value.startswith("--"):
         return flag
@@ -266,7 +251,7 @@ def _volumes(value: Any, by: Rules) -> Any:  # noqa: ARG001
     return [
         {
             "name": _name(each.get("name")),
-            "kind": next(iter(_list("kinds of volumes") & each.keys()), "other"),
+            "kind": next(iter(VOLUME_KINDS & each.keys()), "other"),
         }
         for each in value or ()
         if isinstance(each, Mapping)

@@ -28,7 +28,7 @@ from tonnage.cli.text.layout import (
 from tonnage.explain.demand_outcome import both_written, demand_rows, price_notes
 from tonnage.explain.report import assumptions_written
 from tonnage.explain.words import Answer, inputs
-from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget
+from tonnage.sizing.memory.ceiling import BudgetPart
 from tonnage.sizing.plan import Sizing
 from tonnage.units import (
     GIB,
@@ -182,8 +182,13 @@ def cells(amounts: Sequence[float], num_cells: int) -> list[int]:
 
 def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WIDTH) -> Group:
     """Return a bar of one GPU's memory and, below it, what its parts are and how sure that is."""
-    segments = memory_segments(sizing.budget)
-    total = f" {format_bytes(sizing.budget.total_bytes)}"
+    budget = sizing.budget
+    cache = BudgetPart(
+        name="KV cache", num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
+    )
+    unused = BudgetPart(name="unused", num_bytes=budget.unused_bytes)
+    segments = [part for part in (*budget.parts, cache, unused) if part.num_bytes > 0]
+    total = f" {format_bytes(budget.total_bytes)}"
     num_cells = min(BAR_CELLS, width - len(total))
     shares = cells([segment.num_bytes for segment in segments], num_cells)
     bar, entries = Text(), []
@@ -207,15 +212,6 @@ def batch_table(sizing: Sizing) -> Group:
         found.add_row(*row.cells, style="bold" if row.is_load_line else "")
     remarks = [f"{row.cells[0]} decoding: {row.remark}" for row in rows if row.remark]
     return Group(found, *(Text(each, style=DIM) for each in (*remarks, BATCH_NOTE)))
-
-
-def memory_segments(budget: MemoryBudget) -> list[BudgetPart]:
-    """Return the parts of the fullest GPU's memory; those that are empty are left out."""
-    cache = BudgetPart(
-        name="KV cache", num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
-    )
-    unused = BudgetPart(name="unused", num_bytes=budget.unused_bytes)
-    return [part for part in (*budget.parts, cache, unused) if part.num_bytes > 0]
 
 
 def bytes_with_spread(num_bytes: float, spread_bytes: float, *, is_ascii: bool = False) -> str:
