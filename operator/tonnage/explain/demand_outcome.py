@@ -204,7 +204,7 @@ def sizing_figures(
         "atDemand": demand_figures(sizing, replicas),
         "atCapacity": capacity_figures(sizing, replicas),
         "plan": plan_status(sizing, replicas=replicas, reasons=reasons).to_dict(),
-        "estimate": estimate_status(sizing, replicas=replicas).to_dict(),
+        "estimate": estimate_status(sizing, replicas).to_dict(),
     }
 
 

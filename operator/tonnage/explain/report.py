@@ -117,14 +117,11 @@ def plan_status(
     )
 
 
-def estimate_status(sizing: Sizing, *, replicas: int | None = None) -> EstimateStatus:
-    """Return ``status.estimate``: what the arithmetic expects of one replica and of the fleet."""
-    return _estimate_with_cost(sizing, sizing.replicas if replicas is None else replicas)
-
-
 @memoize  # of the sizing: a copy of what it is memoized on would hold the copies before it
-def _estimate_with_cost(sizing: Sizing, replicas: int) -> EstimateStatus:
-    one, found = _estimate_of_one(sizing), bill(sizing, replicas=replicas)
+def estimate_status(sizing: Sizing, replicas: int | None) -> EstimateStatus:
+    """Return ``status.estimate``: what the arithmetic expects of one replica and of the fleet."""
+    number = sizing.replicas if replicas is None else replicas
+    one, found = _estimate_of_one(sizing), bill(sizing, replicas=number)
     if found is None or found.currency != "USD":
         return one
     cost = {

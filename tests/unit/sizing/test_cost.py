@@ -124,7 +124,7 @@ class TestWholeNodes:
         # 8 GPUs for 3 x 2, 16 for 5 x 2
         assert three.usd_per_million_tokens == pytest.approx(single.usd_per_million_tokens * 8 / 6)
         assert five.usd_per_request == pytest.approx(5 * single.usd_per_request * 16 / 10)
-        estimate = estimate_status(sizing, replicas=3)
+        estimate = estimate_status(sizing, 3)
         assert estimate.usd_per_hour == three.usd_per_hour
         assert estimate.usd_per_million_tokens == round_estimate(three.usd_per_million_tokens)
 

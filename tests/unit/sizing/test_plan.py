@@ -390,7 +390,7 @@ class TestTheStatus:
     def test_shows_the_estimate_with_its_prices(self):
         sizing = size(a_sizing_request())
 
-        status = estimate_status(sizing, replicas=3)
+        status = estimate_status(sizing, 3)
 
         assert status.kv_bytes_per_token == 131_072
         assert status.usd_per_hour == 12
@@ -398,7 +398,9 @@ class TestTheStatus:
         assert status.slo_concurrency == pytest.approx(sizing.slo_ceiling, rel=1e-3)
 
     def test_leaves_out_what_is_unknown(self):
-        status = estimate_status(size(a_sizing_request(gpu=a_gpu(price=Price()), slo=OFFLINE)))
+        status = estimate_status(
+            size(a_sizing_request(gpu=a_gpu(price=Price()), slo=OFFLINE)), None
+        )
 
         assert status.usd_per_hour is None
         assert status.usd_per_million_tokens is None

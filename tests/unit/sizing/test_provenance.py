@@ -150,7 +150,7 @@ def test_an_assumption_is_said_once_with_what_replaces_it():
     sizing = size(assuming(an_assumption(), an_assumption()))
 
     [reason] = assumption_reasons(sizing)
-    found = estimate_status(sizing).inputs[0]
+    found = estimate_status(sizing, None).inputs[0]
     assert reason == (
         "Assumed",
         "model: model_type new: 32 layers, each attends to all tokens; memory may be up to 50% "

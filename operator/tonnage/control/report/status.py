@@ -306,7 +306,7 @@ def _whole(found: Assessment, known: ReportMemory, stated: Status) -> Status:
     replicas = found.decision.replicas if found.decision else None
     more = {
         "plan": _with_reasons(found, stated.plan),
-        "estimate": sizing and estimate_status(sizing, replicas=replicas),
+        "estimate": sizing and estimate_status(sizing, replicas),
         "measured": MeasuredStatus.model_validate(known.shown) if known.shown else None,
         "calibration": known.calibration,
         "display": _display(found, known, stated.conditions),

@@ -245,5 +245,5 @@ def test_every_model_is_planned_and_explained_or_refused(model_id):
         pytest.skip(str(refusal))
 
     assert len(explain(sizing)) == 5
-    assert estimate_status(sizing).kv_tokens > 0
+    assert estimate_status(sizing, None).kv_tokens > 0
     assert attention_name(sizing)

@@ -389,7 +389,7 @@ class TestFlagsThatRun:
         assert reason.message in explain(sizing)[0].lines
 
     def test_hold_one_request_at_least_in_the_range_too(self):
-        status = estimate_status(size(replace(self.SHORT, flags=flags_that_run())))
+        status = estimate_status(size(replace(self.SHORT, flags=flags_that_run())), None)
 
         assert status.kv_tokens_low == status.kv_tokens == 8192
         assert status.kv_tokens_high >= 8192
@@ -432,7 +432,7 @@ class TestGivenCache:
     )
     def test_is_as_large_as_the_flag_says(self, given, tokens):
         sizing = size(a_sizing_request(flags=flags_that_run(**given)))
-        status = estimate_status(sizing)
+        status = estimate_status(sizing, None)
 
         assert sizing.replica.kv_pool_bytes == sizing.budget.kv_pool_bytes == tokens * 131_072
         assert status.kv_tokens == status.kv_tokens_low == status.kv_tokens_high == tokens
