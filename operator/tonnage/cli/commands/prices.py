@@ -85,9 +85,7 @@ def with_prices(
     their own only, unless they are in another currency than the catalogue's.
     """
     listed, currency = _price_list(prices)
-    single = [
-        (name, Price(rents=(rent,), term="")) for name, rent in map(_one, prices.single_prices)
-    ]
+    single = list(map(_one, prices.single_prices))
     prices = replace(prices, cloud=_cloud(prices.cloud, gpus))
     named = _by_class(listed, gpus, prices.price_file or "") | _by_class(single, gpus, "--price")
     currency = _currency(prices, currency)
@@ -155,11 +153,12 @@ def _cloud(asked: str | None, gpus: Mapping[str, Gpu]) -> str | None:
     raise ManifestError(f"--cloud {asked}: {hint}prices are known of {', '.join(known)}")
 
 
-def _one(text: str) -> tuple[str, Rent]:
+def _one(text: str) -> tuple[str, Price]:
     name, sign, amount = text.partition("=")
     if not sign:
         raise ManifestError(f"--price {text}: write NAME=AMOUNT, such as H100=2.10")
-    return name.strip(), Rent(usd_per_hour=_positive(amount, where=f"--price {text}"), term="")
+    rent = Rent(usd_per_hour=_positive(amount, where=f"--price {text}"), term="")
+    return name.strip(), Price(rents=(rent,), term="")
 
 
 def _price_list(prices: PriceOptions) -> tuple[list[tuple[str, Price]], str | None]:
