@@ -25,7 +25,7 @@ from tonnage.control.input.memory import (
     WriteMemory,
 )
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import Fleet, ModelState
+from tonnage.control.input.state import Assessment, Fleet, ModelState, Traffics
 from tonnage.control.input.writers import Cause, Failure
 from tonnage.control.observe.ownership import own_only
 from tonnage.estimate.calibration import Calibrations
@@ -33,6 +33,7 @@ from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.pods import pod_view
 from tonnage.fleet.views import deployment_view, model_view
 from tonnage.manifests.children import Site, deployment, site_of
+from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import ask, look_up
@@ -314,6 +315,13 @@ def a_state(manifest=None, *, replicas=2, load=1.0, live=None, pods=None, **chan
         engines=engines_at(load, names),
     )
     return replace(state, **changes)
+
+
+def unmeasured(state, memory):
+    """An object of which nothing is measured or decided yet."""
+    why = Reason("NoReadyReplica", "")
+    nothing = Traffics(metrics=Metrics.NEVER, why=why, demand=None, lengths=None)
+    return Assessment(state=state, memory=memory, traffics=nothing)
 
 
 def no_config(message):

@@ -62,11 +62,11 @@ def size_object(
     state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingCache
 ) -> Assessment:
     """Measure an object and size it, as far as the time for searches goes."""
-    memory = with_writers(memory, state, fleet)
     state = without_waiting_for_decode(state)
     traffics = measure_traffic(state, fleet, memory)
-    memory = with_observed(memory, state, fleet, traffics)
     found = Assessment(state=state, memory=memory, traffics=traffics)
+    found = replace(found, memory=with_writers(found, fleet))
+    found = replace(found, memory=with_observed(found, fleet))
     if why := fleet.unlisted.get(state.view.namespace):
         message = f"the workloads of this namespace cannot be read, so none is changed: {why}"
         return replace(found, refusal=Reason(UNREADABLE, message))
@@ -85,13 +85,12 @@ def _planned(found: Assessment, fleet: Fleet, asker: SizingCache) -> Assessment:
         RefusedError, CatalogError, SizingError: the spec cannot be carried out.
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
-    state, memory, mode = found.state, found.memory, fleet.settings.mode
-    if roles := apart(state, fleet, memory, asker):
+    mode = fleet.settings.mode
+    if roles := apart(found, fleet, asker):
         if mode != "full":
             raise RefusedError("ScaleOnly", MAKES_NO_ROLES)
         return _without_wait(replace(found, apart=roles))
-    chosen = choose(state, fleet, memory, asker)
-    chosen, proposal = until_approved(chosen, state, fleet, memory, asker)
+    chosen, proposal = until_approved(choose(found, fleet, asker), found, fleet, asker)
     may_make = mode != "scaleOnly" or chosen.model.spec.scale_target or not found.is_acting
     return replace(
         found,
@@ -119,7 +118,8 @@ def _with_refusal(
     if running is None:
         return _without_wait(found)
     try:
-        chosen = choose_running(running, fleet, found.memory, asker, is_reapplied=False)
+        as_run = replace(found, state=running)
+        chosen = choose_running(as_run, fleet, asker, is_reapplied=False)
     except SearchAbandonedError:
         return replace(found, memory=_in_turn(found.memory, fleet.now_s))
     except REFUSALS:
@@ -249,7 +249,7 @@ def _with_template(found: Assessment, fleet: Fleet, remaining: RemainingBudget) 
     state, chosen = found.state, found.chosen
     if chosen is None or found.refusal:
         return found
-    template = template_of(state, fleet, chosen, found.memory)
+    template = template_of(found, fleet, chosen)
     over = over_budget(state, chosen, remaining) if template else None
     if over and chosen.needs_apply:
         raise over

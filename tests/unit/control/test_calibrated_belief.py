@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed
+from fleet_builders import NOW_S, a_fleet, a_memory, a_sizing, a_state, assessed, unmeasured
 from measured_builders import a_posterior
 from tonnage.api.status import Reason
 from tonnage.control.input.state import Observed
@@ -56,7 +56,7 @@ def held_with(files=None, *, flags=FLAGS, speed=None):
         calibration_files=files or {},
         calibrations=Calibrations(speed=speed or {}),
     )
-    return belief(REQUEST, flags, state, fleet, a_memory(state))
+    return belief(REQUEST, flags, unmeasured(state, a_memory(state)), fleet)
 
 
 def files_for(split=FLAGS.parallelism, request=REQUEST):
@@ -252,7 +252,7 @@ def cache_known(*, own=None, reports=(), flags=FLAGS):
     fleet = a_fleet(state, calibration_files=files, calibrations=Calibrations(memory=known))
     mine = ObjectPosterior(kv_tokens=own, memory_key=MEMORY_KEY if own else "")
     memory = a_memory(state, posterior=mine)
-    return with_known_cache(REQUEST, flags, state, fleet, memory).measured_kv_tokens
+    return with_known_cache(REQUEST, flags, unmeasured(state, memory), fleet).measured_kv_tokens
 
 
 class TestTheCacheOfALoadTest:

@@ -27,6 +27,7 @@ from fleet_builders import (
     managed_by,
     no_config,
     remembering,
+    unmeasured,
     with_lengths,
 )
 from measured_builders import a_posterior
@@ -555,7 +556,8 @@ class TestAChangeOfWhatPodsNeed:
         questions = []
         for pods in (spec["pods"], None):
             state = a_state(a_manifest(**spec | {"pods": pods}))
-            asked = question_of(state.model, state, a_fleet(state), a_memory(state), SizingCache())
+            found = unmeasured(state, a_memory(state))
+            asked = question_of(state.model, found, a_fleet(state), SizingCache())
             questions.append((asked.request, asked.near))
 
         assert questions[0] == questions[1]
@@ -580,9 +582,8 @@ class TestARole:
             prompt_tokens=4000, output_tokens=900, cached_fraction=cached_fraction
         )
         traffic = replace(memory.traffic, asked_lengths=lengths)
-        asked = question_of(
-            state.model, state, a_fleet(state), replace(memory, traffic=traffic), SizingCache()
-        )
+        found = unmeasured(state, replace(memory, traffic=traffic))
+        asked = question_of(state.model, found, a_fleet(state), SizingCache())
         return asked.request.workload.new_prompt_tokens
 
     def test_whose_prompts_are_taken_computes_a_token_of_each(self):

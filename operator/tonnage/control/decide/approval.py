@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -19,7 +19,6 @@ from tonnage.api.status import MESSAGE_LENGTH, ProposalStatus, Reason
 from tonnage.control.decide.outlook import needs_in_replicas_of_now
 from tonnage.control.decide.template import next_model, roll_changes, roll_written, template_of
 from tonnage.control.input.finding import Finding
-from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState
 from tonnage.control.size.chosen import choose_running
@@ -91,7 +90,7 @@ class Plan:
 
 
 def until_approved(
-    chosen: Chosen, state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingCache
+    chosen: Chosen, found: Assessment, fleet: Fleet, asker: SizingCache
 ) -> tuple[Chosen, ProposalStatus | None]:
     """Return the plan that may be carried out: what runs, until a plan that replaces it is agreed.
 
@@ -101,11 +100,11 @@ def until_approved(
     """
     if chosen.model.spec.scaling.mode != APPROVE or not chosen.needs_apply:
         return chosen, None
-    changes = roll_changes(state.deployment, template_of(state, fleet, chosen, memory))
-    proposal = unapproved_roll(state, chosen, changes)
+    changes = roll_changes(found.state.deployment, template_of(found, fleet, chosen))
+    proposal = unapproved_roll(found.state, chosen, changes)
     if proposal is None:
         return chosen, None
-    running = as_it_runs(state)
+    running = as_it_runs(found.state)
     if running is None:
         raise RefusedError(
             "RunningSpecUnknown",
@@ -113,7 +112,7 @@ def until_approved(
             "today's SLO and limits: they stay as they are until the plan is approved: "
             f"{how_to_approve(proposal, None).message}",
         )
-    return choose_running(running, fleet, memory, asker), proposal
+    return choose_running(replace(found, state=running), fleet, asker), proposal
 
 
 def replicas_within(model: ModelDeployment, sizing: Sizing) -> int | None:

@@ -105,7 +105,7 @@ def _carried_out(
 ) -> Moved:
     """Return the template with other flags, or what waits for somebody to agree to it."""
     adopted = replace(chosen, sizing=other, needs_apply=True, better_asked=None, cured=None)
-    template = template_of(found.state, fleet, adopted, found.memory)
+    template = template_of(found, fleet, adopted)
     changes = roll_changes(found.state.deployment, template)
     is_open = _is_open(found, chosen, other)
     if is_open and changes:

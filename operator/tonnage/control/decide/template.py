@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
@@ -25,15 +24,13 @@ MOST_NAMED = 8
 """Fields that are named in one message."""
 
 
-def template_of(
-    state: ModelState, fleet: Fleet, chosen: Chosen, memory: ObjectMemory
-) -> Manifest | None:
+def template_of(found: Assessment, fleet: Fleet, chosen: Chosen) -> Manifest | None:
     """Return the workload to apply; None: the live one stays.
 
     Raises:
         NotServableError: it cannot be written, or one of the other kind runs.
     """
-    writers = memory.writers
+    state, writers = found.state, found.memory.writers
     if writers.template.in_backoff or chosen.model.spec.scale_target:
         return None
     is_due = writers.template.edit or (chosen.needs_apply and not writers.is_reverted)

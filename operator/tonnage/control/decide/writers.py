@@ -38,21 +38,22 @@ REVERTED: Final = "the record of the spec"
 """A difference: the Deployment says that it was made for another spec than it was."""
 
 
-def with_writers(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> ObjectMemory:
+def with_writers(found: Assessment, fleet: Fleet) -> ObjectMemory:
     """Remember how others changed the Deployment since the last tick."""
-    live, known = state.deployment, memory.writers
+    live, memory = found.state.deployment, found.memory
     if live is None:
         return replace(memory, writers=FieldOwnership())
+    known = memory.writers
     if known.deployment_uid != live.uid:
         known = FieldOwnership(deployment_uid=live.uid)
-    known = _with_replicas(known, memory, live, state.view.generation, fleet.now_s)
-    known = _with_template(known, memory, live, state, fleet)
-    return replace(memory, writers=known)
+    known = _with_replicas(known, found, live, fleet.now_s)
+    return replace(memory, writers=_with_template(known, found, live, fleet))
 
 
 def _with_replicas(
-    known: FieldOwnership, memory: ObjectMemory, live: DeploymentView, generation: int, now_s: float
+    known: FieldOwnership, of: Assessment, live: DeploymentView, now_s: float
 ) -> FieldOwnership:
+    generation = of.state.view.generation
     found, managers, edit = live.replicas, live.replicas_managers, None
     who, ours, seen_from = _who(managers), known.our_replicas, known.replicas_generation
     replicas, tried = known.replicas, known.tried_replicas
@@ -63,7 +64,7 @@ def _with_replicas(
         ours = ours if managers else found
     elif found != ours and live.generation >= (seen_from or 0):
         edit = f"{who} changed the replicas from {ours} to {found}"
-    parked_generation = _parked_generation(known, memory, live, generation)
+    parked_generation = _parked_generation(known, of, live)
     is_parked = parked_generation == generation
     until = "until the spec changes or somebody scales it again"
     return replace(
@@ -76,34 +77,29 @@ def _with_replicas(
     )
 
 
-def _parked_generation(
-    known: FieldOwnership, memory: ObjectMemory, live: DeploymentView, generation: int
-) -> int | None:
+def _parked_generation(known: FieldOwnership, of: Assessment, live: DeploymentView) -> int | None:
     """Return since which spec somebody has asked for no replica: Tonnage asks for one at least.
 
     Where nobody owns the number and nobody was seen to change it, a write that was cut off left it.
     """
     since = known.parked_generation
-    was_up = since is not None or bool(memory.pods.replicas)
+    was_up = since is not None or bool(of.memory.pods.replicas)
     if live.replicas or not (live.replicas_managers or was_up):
         return None
-    return generation if since is None else since
+    return of.state.view.generation if since is None else since
 
 
 def _with_template(
-    known: FieldOwnership,
-    memory: ObjectMemory,
-    live: DeploymentView,
-    state: ModelState,
-    fleet: Fleet,
+    known: FieldOwnership, of: Assessment, live: DeploymentView, fleet: Fleet
 ) -> FieldOwnership:
-    wanted, drift, now_s = _desired_digest(state), _drift(live, state, fleet, memory), fleet.now_s
+    state, now_s = of.state, fleet.now_s
+    wanted, drift = _desired_digest(state), _drift(live, of, fleet)
     is_seen = live.generation >= (known.template_generation or 0)
     is_for_another = known.digest == wanted != live.digest and wanted is not None
     is_reverted = live.owner_uid == state.view.uid and is_seen and is_for_another
     found = _differences(drift, live, is_reverted=is_reverted)
     acknowledged = _acknowledge(known, found, live, now_s)
-    if memory.writers.deployment_uid is None and not (drift and drift.is_known):
+    if of.memory.writers.deployment_uid is None and not (drift and drift.is_known):
         acknowledged = found
     edit = _edit(drift, found - acknowledged, live)
     return replace(
@@ -168,18 +164,17 @@ def _desired_digest(state: ModelState) -> str | None:
     return spec_digest(model)
 
 
-def _drift(
-    live: DeploymentView, state: ModelState, fleet: Fleet, memory: ObjectMemory
-) -> Drift | None:
+def _drift(live: DeploymentView, of: Assessment, fleet: Fleet) -> Drift | None:
     """Return how the template differs from ours; found anew when either is another."""
+    state, before = of.state, of.memory.writers.drift
     if live.owner_uid != state.view.uid:
         return None
     recorded = (live.rendered, live.digest, live.flags, live.drain_s, live.made_from)
     around = (state.view.generation, state.model_config, fleet.site)
     compared = (live.uid, live.template_digest, live.template_managers, *recorded, *around)
-    if memory.writers.drift is not None and memory.writers.drift.compared == compared:
-        return memory.writers.drift
-    ours = _as_recorded(live, state, fleet, memory)
+    if before is not None and before.compared == compared:
+        return before
+    ours = _as_recorded(live, of, fleet)
     if ours is None:
         return Drift(compared=compared)
     owners = tuple((name, fields) for name, fields in json.loads(live.template_owners))
@@ -193,21 +188,19 @@ def _drift(
     )
 
 
-def _as_recorded(
-    live: DeploymentView, state: ModelState, fleet: Fleet, memory: ObjectMemory
-) -> Manifest | None:
+def _as_recorded(live: DeploymentView, of: Assessment, fleet: Fleet) -> Manifest | None:
     """Return the Deployment as we wrote it; None: this version does not write it so."""
-    model, flags = _recorded_model(live, state), flags_from_annotation(live.flags or "")
+    model, flags = _recorded_model(live, of.state), flags_from_annotation(live.flags or "")
     if live.rendered is None or model is None or flags is None:
         return None
-    shape = state.model_config if model.spec.model and model.spec.model.config else None
+    shape = of.state.model_config if model.spec.model and model.spec.model.config else None
     if isinstance(shape, Reason):
         return None
     try:
         has_cache = has_recorded_cache(live.flags)
         asked = by_spec(model.spec, fleet.gpus, shape, None, has_cache)
         request = replace(asked, slo=Slo())
-        sizing = size(with_known_cache(request, flags, state, fleet, memory))
+        sizing = size(with_known_cache(request, flags, of, fleet))
         made = deployment(
             model,
             sizing,

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from tonnage.api.status import Reason
 from tonnage.catalog.engine_speed import SpeedConstants
-from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, Fleet, ModelState, Observed
 from tonnage.estimate.calibration import (
     Beliefs,
@@ -47,13 +46,7 @@ def beliefs(state: ModelState, fleet: Fleet) -> Beliefs:
     )
 
 
-def belief(
-    request: SizingRequest,
-    flags: Flags | None,
-    state: ModelState,
-    fleet: Fleet,
-    memory: ObjectMemory,
-) -> Belief:
+def belief(request: SizingRequest, flags: Flags | None, of: Assessment, fleet: Fleet) -> Belief:
     """Return what is believed of engines with these flags. ``request.speed``: the catalogue's.
 
     A namespace's own evidence stands above a load test of such an engine, and that above what other
@@ -63,7 +56,7 @@ def belief(
     test = load_test(request, flags, fleet)
     tested = test.speed if test else None
     prior, widest = _priors(request, tested, fleet)
-    held = beliefs(state, fleet)
+    held = beliefs(of.state, fleet)
     known = held.own_speed(key) if tested else held.speed(key)
     posterior = prior
     if known:
@@ -75,7 +68,7 @@ def belief(
         widest=widest,
         posterior=posterior,
         asked=planning_constants_now(
-            posterior, memory.sizing.asked_speed, key=key, share=share, now_s=fleet.now_s
+            posterior, of.memory.sizing.asked_speed, key=key, share=share, now_s=fleet.now_s
         ),
         calibrated_at_s=tested.learned_at_s if tested and not known else None,
     )
@@ -152,14 +145,14 @@ def _load_test(measured_at_s: float | None) -> str:
 
 
 def with_known_cache(
-    request: SizingRequest, flags: Flags, state: ModelState, fleet: Fleet, memory: ObjectMemory
+    request: SizingRequest, flags: Flags, of: Assessment, fleet: Fleet
 ) -> SizingRequest:
     """Return the request with these flags and the cache that engines were seen to have with them.
 
     This object's own report stands above those of its namespace, these above a load test of
     such an engine, and that above other namespaces.
     """
-    key, held, own = memory_key(request, flags), beliefs(state, fleet), memory.posterior
+    key, held, own = memory_key(request, flags), beliefs(of.state, fleet), of.memory.posterior
     if own.kv_tokens is not None and own.memory_key == key:
         return _with_cache(request, flags, own.kv_tokens)
     test = load_test(request, flags, fleet)

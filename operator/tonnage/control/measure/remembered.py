@@ -19,7 +19,7 @@ from tonnage.control.input.memory import (
     RolloutProgress,
     TrafficMemory,
 )
-from tonnage.control.input.state import DeploymentView, Fleet, ModelState, PodView, Traffics
+from tonnage.control.input.state import Assessment, DeploymentView, Fleet, ModelState, PodView
 from tonnage.control.measure.traffic import pods_named
 from tonnage.estimate.burstiness import add_count, arrival_scv
 from tonnage.estimate.demand import MeasuredLengths
@@ -185,25 +185,22 @@ def lengths_of(workload: Workload) -> MeasuredLengths:
     )
 
 
-def with_observed(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
-) -> ObjectMemory:
+def with_observed(found: Assessment, fleet: Fleet) -> ObjectMemory:
     """Remember the pods that are there, how they started, and what is measured of the traffic."""
+    state, memory = found.state, found.memory
     starts, expected_s = starts_of(memory.pods, state), fleet.settings.cold_start_s
     return replace(
         memory,
         pods=with_pods(memory.pods, state, fleet),
-        traffic=_with_traffic(memory, state, fleet, traffics),
+        traffic=_with_traffic(found, fleet),
         posterior=with_starts(memory.posterior, starts, expected_s=expected_s),
     )
 
 
-def _with_traffic(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
-) -> TrafficMemory:
-    known = _with_arrivals(memory, state, fleet, traffics)
+def _with_traffic(found: Assessment, fleet: Fleet) -> TrafficMemory:
+    known, traffics = _with_arrivals(found, fleet), found.traffics
     demand, is_whole = traffics.demand, traffics.metrics is Metrics.COMPLETE
-    asked, model = known.asked_lengths, state.model
+    asked, model = known.asked_lengths, found.state.model
     if traffics.lengths and isinstance(model, ModelDeployment):
         # Those of the spec until what is measured has left them.
         asked = asked or lengths_of(expected_workload(model.spec))
@@ -223,18 +220,17 @@ def _with_traffic(
     )
 
 
-def _with_arrivals(
-    memory: ObjectMemory, state: ModelState, fleet: Fleet, traffics: Traffics
-) -> TrafficMemory:
+def _with_arrivals(of: Assessment, fleet: Fleet) -> TrafficMemory:
     """Count what came since the last window; regular arrivals today promise none tomorrow.
 
     Windows in which replicas came or went count others than the rest. So do those that hold a
     burst, for which there is the reserve, and those beside it, that may hold its edge.
     """
-    known, count = memory.traffic, traffics.demand.newest if traffics.demand else None
-    if count is None or traffics.metrics is not Metrics.COMPLETE:
+    memory, demand, known = of.memory, of.traffics.demand, of.memory.traffic
+    count = demand.newest if demand else None
+    if count is None or of.traffics.metrics is not Metrics.COMPLETE:
         return known
-    model, at_s = state.model, fleet.windows_end_s
+    model, at_s = of.state.model, fleet.windows_end_s
     if not isinstance(model, ModelDeployment):
         return known
     given = float(model.spec.demand.arrival_scv) if model.spec.demand else 1.0
@@ -246,16 +242,16 @@ def _with_arrivals(
         clear = tuple(each for each in known.counted if each.at_s <= since_s)
         return replace(known, counted=clear, burst_at_s=at_s)
     is_beside = known.burst_at_s is not None and at_s - count.seconds < known.burst_at_s
-    if is_beside or not _is_steady(memory, state, fleet):
+    if is_beside or not _is_steady(of, fleet):
         return known
     counted = add_count(known.counted, at_s=at_s, count=count.requests, seconds=count.seconds)
     found = max(1.0, arrival_scv(counted, believed, given=given))
     return replace(known, counted=counted, arrival_scv=None if found == given else found)
 
 
-def _is_steady(memory: ObjectMemory, state: ModelState, fleet: Fleet) -> bool:
+def _is_steady(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether no replica came or went in the last window."""
-    at_s, pods = fleet.windows_end_s, memory.pods
-    ready_s = max((pod.ready_at_s or at_s for pod in state.pods), default=at_s)
+    at_s, pods = fleet.windows_end_s, found.memory.pods
+    ready_s = max((pod.ready_at_s or at_s for pod in found.state.pods), default=at_s)
     changed_s = max(ready_s, pods.last_pod_removed_at_s, pods.stepped[0] if pods.stepped else 0.0)
     return at_s - changed_s > (WINDOWS[0] + 1) * fleet.settings.scrape_interval_s

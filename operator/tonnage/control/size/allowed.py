@@ -8,9 +8,8 @@ from tonnage.api.hardware import Role
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_template import containers_in, given_template
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import DisaggregatedPlan, Fleet, ModelState
+from tonnage.control.input.state import Assessment, DisaggregatedPlan, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.names import CONTAINER
@@ -117,9 +116,7 @@ def _is_registry(part: str) -> bool:
     return is_named and "/" not in part
 
 
-def apart(
-    state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingCache
-) -> DisaggregatedPlan | None:
+def apart(found: Assessment, fleet: Fleet, asker: SizingCache) -> DisaggregatedPlan | None:
     """Return both roles as they should be; None: one fleet serves the object.
 
     Roles are sized as objects of their own are before they are measured.
@@ -129,13 +126,13 @@ def apart(
         RefusedError: something of another has the name of a role, or is not allowed.
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
-    model, shape = state.model, state.model_config
+    state, model, shape = found.state, found.state.model, found.state.model_config
     if not isinstance(model, ModelDeployment) or model.spec.topology is None:
         return None
     if isinstance(shape, Reason):
         return None  # refused as any object is
     request = by_spec(model.spec, fleet.gpus, shape, None, False)
-    constants = belief(request, None, state, fleet, memory)
+    constants = belief(request, None, found, fleet)
 
     def size(asked: SizingRequest) -> Sizing:
         try:

@@ -6,9 +6,17 @@ from functools import lru_cache
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
-from tonnage.control.input.memory import FlagSearchResult, ObjectMemory
+from tonnage.control.input.memory import FlagSearchResult
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import ACTING, NO_CONFIG, Chosen, DeploymentView, Fleet, ModelState
+from tonnage.control.input.state import (
+    ACTING,
+    NO_CONFIG,
+    Assessment,
+    Chosen,
+    DeploymentView,
+    Fleet,
+    ModelState,
+)
 from tonnage.control.input.writers import WriteKind
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.observe.starting import has_started, lowered_flags
@@ -46,14 +54,14 @@ ASKED_AGAIN_S = 600.0
 """Between two searches for better flags of a batch."""
 
 
-def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingCache) -> Chosen:
+def choose(found: Assessment, fleet: Fleet, asker: SizingCache) -> Chosen:
     """Size an object: live flags stay until the user's spec changes.
 
     Raises:
         RefusedError, CatalogError, SizingError: nothing can be planned; the message says why.
         SearchAbandonedError: the time for searches is spent before there is an answer.
     """
-    model = actionable_model(state)
+    state, model = found.state, actionable_model(found.state)
     check_allowed(model, fleet.settings)
     is_current = bool(model.spec.scale_target) or (
         state.deployment is not None and state.deployment.digest == spec_digest(model)
@@ -63,10 +71,10 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
     may_stay = is_current or (state.deployment is not None and differs_in_pods(model, live_from))
 
     def ask(has_host_cache: bool) -> SizingQuestion:
-        return question_of(model, state, fleet, memory, asker, has_host_cache=has_host_cache)
+        return question_of(model, found, fleet, asker, has_host_cache=has_host_cache)
 
     question = ask(may_stay and state.has_host_cache)
-    live = _live_flags(state, model, question)
+    live = _live_flags(question)
     if live and may_stay:
         sizing, problem = _as_it_runs(question, live)
         if model.spec.scale_target and not has_started(state):
@@ -74,25 +82,25 @@ def choose(state: ModelState, fleet: Fleet, memory: ObjectMemory, asker: SizingC
         deployed = state.deployment
         if not is_current and deployed and replaces_pods(model, deployed.made_from):
             sizing = without_refused(model.spec, sizing)
-        found = _chosen_with(question, model, sizing, needs_apply=not is_current, problem=problem)
-        found = replace(found, why_offload=RUNS_ON)
+        chosen = _chosen_with(question, sizing, needs_apply=not is_current, problem=problem)
+        chosen = replace(chosen, why_offload=RUNS_ON)
         if not is_current:
-            return replace(found, better_asked=memory.sizing.better_asked)
+            return replace(chosen, better_asked=found.memory.sizing.better_asked)
         return replace(
-            found, better_asked=_better_asked(question, found), cured=_cured(question, found)
+            chosen, better_asked=_better_asked(question, chosen), cured=_cured(question, chosen)
         )
     sizing, why_offload = decide_offload(
         model.spec, lambda has_host_cache: _freely(ask(has_host_cache), live)
     )
     question = ask(sizing.request.has_host_cache)
     if live is None:
-        sizing = _with_planned_split(question, model, sizing)
-    found = _chosen_with(question, model, sizing, needs_apply=True)
-    return replace(found, why_offload=why_offload)
+        sizing = _with_planned_split(question, sizing)
+    return replace(_chosen_with(question, sizing, needs_apply=True), why_offload=why_offload)
 
 
-def _with_planned_split(question: SizingQuestion, model: ModelDeployment, best: Sizing) -> Sizing:
-    known, request = question.memory.posterior.planned_split, question.request
+def _with_planned_split(question: SizingQuestion, best: Sizing) -> Sizing:
+    known, request = question.found.memory.posterior.planned_split, question.request
+    model = question.model
     if known in {None, planned_split(model, best.parallelism)}:
         return best
     splits = splits_for(request)
@@ -108,12 +116,7 @@ def planned_split(model: ModelDeployment, split: Parallelism) -> str:
 
 
 def choose_running(
-    state: ModelState,
-    fleet: Fleet,
-    memory: ObjectMemory,
-    asker: SizingCache,
-    *,
-    is_reapplied: bool = True,
+    found: Assessment, fleet: Fleet, asker: SizingCache, *, is_reapplied: bool = True
 ) -> Chosen:
     """Size what runs; the state's model is the one that its pods were made for.
 
@@ -122,29 +125,24 @@ def choose_running(
     Raises:
         RefusedError, CatalogError, SizingError, SearchAbandonedError: as ``choose`` does.
     """
-    model = actionable_model(state)
-    question = question_of(model, state, fleet, memory, asker)
-    live = _live_flags(state, model, question, may_reapply=is_reapplied)
+    question = question_of(actionable_model(found.state), found, fleet, asker)
+    live = _live_flags(question, may_reapply=is_reapplied)
     if live is None:
         raise RefusedError(FLAGS_UNKNOWN, "the flags that run cannot be read")
     sizing, problem = _as_it_runs(question, live)
-    found = _chosen_with(question, model, sizing, needs_apply=False, problem=problem)
-    return replace(found, why_offload=RUNS_ON)
+    chosen = _chosen_with(question, sizing, needs_apply=False, problem=problem)
+    return replace(chosen, why_offload=RUNS_ON)
 
 
 def _chosen_with(
-    question: SizingQuestion,
-    model: ModelDeployment,
-    sizing: Sizing,
-    *,
-    needs_apply: bool,
-    problem: str | None = None,
+    question: SizingQuestion, sizing: Sizing, *, needs_apply: bool, problem: str | None = None
 ) -> Chosen:
+    posterior, now_s = question.found.memory.posterior, question.fleet.now_s
     return Chosen(
-        model=model,
+        model=question.model,
         sizing=sizing,
         belief=question.belief(sizing.flags),
-        goodput_factor=factor_now(question.memory.posterior, now_s=question.fleet.now_s),
+        goodput_factor=factor_now(posterior, now_s=now_s),
         needs_apply=needs_apply,
         problem=problem,
     )
@@ -152,7 +150,7 @@ def _chosen_with(
 
 def _cured(question: SizingQuestion, found: Chosen) -> Sizing | None:
     """Return the plan with flags with which pods start, where none does with those that run."""
-    flags = lowered_flags(question.state, found.sizing.flags, found.model)
+    flags = lowered_flags(question.found.state, found.sizing.flags, found.model)
     if flags is None:
         return None
     try:
@@ -172,7 +170,7 @@ def _better_asked(question: SizingQuestion, found: Chosen) -> FlagSearchResult |
     settled_s = now_s - held.asked.since_s
     is_due = held.posterior.num_windows >= MIN_WINDOWS and settled_s >= SETTLED_S
     may_ask = is_due or (found.problem is not None and held.is_measured)
-    last = question.memory.sizing.better_asked
+    last = question.found.memory.sizing.better_asked
     is_same = last is not None and last.flags == flags and _still_asks(question, held, last)
     known = last if is_same else None
     if known is not None and not (may_ask and now_s - known.at_s >= ASKED_AGAIN_S):
@@ -333,22 +331,20 @@ def _check_deployment(state: ModelState, model: ModelDeployment) -> None:
         raise RefusedError("NameConflict", conflict_written(state.name_conflict, model.uid))
 
 
-def _live_flags(
-    state: ModelState, model: ModelDeployment, question: SizingQuestion, *, may_reapply: bool = True
-) -> Flags | None:
+def _live_flags(question: SizingQuestion, *, may_reapply: bool = True) -> Flags | None:
     """Return what runs: as we recorded it on our own Deployment, else as its arguments say.
 
     Where these differ, the record is what a template is brought back to that somebody else wrote
     to, if it is. Else engines run with their arguments, whether these were changed or the record.
     """
-    deployment = state.deployment
-    if deployment is None or model.spec.scale_target:
+    deployment = question.found.state.deployment
+    if deployment is None or question.model.spec.scale_target:
         return question.target_flags
     default = question.expected.engine.constants.gpu_memory_utilization
     recorded, live = _read_flags(deployment.flags, deployment.engine.arguments, default)
     if recorded is None or live is None or recorded == live:
         return recorded or live
-    is_reapplied = may_reapply and _is_reapplied(question, state, deployment)
+    is_reapplied = may_reapply and _is_reapplied(question, deployment)
     return recorded if is_reapplied else live
 
 
@@ -363,16 +359,15 @@ def _read_flags(
     return recorded, recorded if is_same else live
 
 
-def _is_reapplied(question: SizingQuestion, state: ModelState, deployment: DeploymentView) -> bool:
+def _is_reapplied(question: SizingQuestion, deployment: DeploymentView) -> bool:
     """Tell whether what somebody edited is about to be applied over, or was and that is not seen.
 
     An edit that stays is what engines run with: in a mode that writes nothing, where another writer
     wins, and while the API server refuses our template.
     """
-    model, memory = state.model, question.memory
-    is_acting = isinstance(model, ModelDeployment) and model.spec.scaling.mode in ACTING
+    memory, writers = question.found.memory, question.found.memory.writers
+    is_acting = question.model.spec.scaling.mode in ACTING
     is_refused = WriteKind.TEMPLATE in memory.written.failures
-    writers = memory.writers
     if not is_acting or is_refused or writers.template.in_backoff:
         return False
     if writers.drift is None or not writers.drift.is_known:

@@ -12,9 +12,8 @@ from tonnage.api.status import Reason
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.models import overrides_in
 from tonnage.catalog.shape import ModelShape
-from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.sizing_cache import SizingCache
-from tonnage.control.input.state import Fleet, ModelState
+from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.learn.believed import asked_with, belief, near_posterior, with_known_cache
 from tonnage.control.measure.remembered import lengths_of, near_lengths
 from tonnage.control.observe.starting import has_started
@@ -93,9 +92,9 @@ class SizingQuestion:
 
     expected: SizingRequest
     """With the lengths that the spec expects, the prior's constants, and no flags."""
-    state: ModelState
+    model: ModelDeployment
+    found: Assessment
     fleet: Fleet
-    memory: ObjectMemory
     asker: SizingCache
     target_flags: Flags | None = None
     """That the workload of a scale target has."""
@@ -104,13 +103,13 @@ class SizingQuestion:
     @property
     def request(self) -> SizingRequest:
         """The same with the lengths that are measured, if any are."""
-        measured = self.memory.traffic.asked_lengths
+        measured = self.found.memory.traffic.asked_lengths
         return self.expected if measured is None else _with_lengths(self.expected, measured)
 
     @property
     def near(self) -> SizingRequest:
         """The same with lengths on a coarse grid: what is searched."""
-        expected, measured = self.expected, self.memory.traffic.asked_lengths
+        expected, measured = self.expected, self.found.memory.traffic.asked_lengths
         if measured is None:
             return expected
         return _with_lengths(expected, near_lengths(measured, lengths_of(expected.workload)))
@@ -118,7 +117,7 @@ class SizingQuestion:
     def belief(self, flags: Flags | None) -> Belief:
         """Return what is believed of engines with these flags, whatever the SLO and the bursts."""
         if flags not in self._beliefs:
-            self._beliefs[flags] = belief(self.request, flags, self.state, self.fleet, self.memory)
+            self._beliefs[flags] = belief(self.request, flags, self.found, self.fleet)
         return self._beliefs[flags]
 
     def size(self, flags: Flags | None, *, run: bool) -> Sizing:
@@ -188,18 +187,17 @@ class SizingQuestion:
         if flags is not None:
             tokens = min(flags.context_tokens or request.context_tokens, request.context_tokens)
             request = replace(request, context_tokens=tokens) if flags.context_tokens else request
-            request = with_known_cache(request, flags, self.state, self.fleet, self.memory)
+            request = with_known_cache(request, flags, self.found, self.fleet)
         return asked_with(request, constants, posterior)
 
     def _near(self, constants: Belief, posterior: SpeedPosterior) -> SpeedPosterior:
         return near_posterior(posterior, constants.prior, share=self.fleet.settings.speed_range)
 
 
-def question_of(  # noqa: PLR0913  (who asks, and what is left open)
+def question_of(
     model: ModelDeployment,
-    state: ModelState,
+    found: Assessment,
     fleet: Fleet,
-    memory: ObjectMemory,
     asker: SizingCache,
     *,
     has_host_cache: bool | None = None,
@@ -211,6 +209,7 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
     Raises:
         RefusedError, CatalogError, SizingError: what it names is unknown, or cannot be.
     """
+    state, arrival_scv = found.state, found.memory.traffic.arrival_scv
     if has_host_cache is None:
         has_host_cache = state.has_host_cache
     target, shape = model.spec.scale_target, state.model_config
@@ -222,13 +221,13 @@ def question_of(  # noqa: PLR0913  (who asks, and what is left open)
     if target:
         request = target_request(request, model.spec, engine, has_started=has_started(state))
     request = with_whole_blocks(request)
-    if memory.traffic.arrival_scv is not None:
-        request = _with_arrivals(request, memory.traffic.arrival_scv, False)
+    if arrival_scv is not None:
+        request = _with_arrivals(request, arrival_scv, False)
     return SizingQuestion(
         expected=replace(request, flags=None) if request.flags else request,
-        state=state,
+        model=model,
+        found=found,
         fleet=fleet,
-        memory=memory,
         asker=asker,
         target_flags=request.flags,
     )
