@@ -7,7 +7,6 @@ which are read with it and left as they are.
 import logging
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from tonnage.api.status import Reason
@@ -40,17 +39,6 @@ TOLD_S: Final = HOUR_S
 """For so long a problem that was mended is still reported."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreResult:
-    """What is known after reading or writing, and what was wrong with that."""
-
-    calibrations: Calibrations
-    problem: Reason | None = None
-    """Why what was learned is not all stored, or was not all read."""
-    unstored: frozenset[str] = frozenset()
-    """UIDs of the objects that are there for whose entry there is no room."""
-
-
 class CalibrationConfigMap:
     """What was learned, in the operator's namespace. No failure of it ends a tick.
 
@@ -70,19 +58,23 @@ class CalibrationConfigMap:
         self._found: Reason | None = None
         self._failed: Reason | None = None
         self._mended_at_s: float | None = None
-        self._unstored = frozenset[str]()
+        self.problem: Reason | None = None
+        """Why what was learned is not all stored, or was not all read."""
+        self.unstored = frozenset[str]()
+        """UIDs of the objects that are there for whose entry there is no room."""
 
-    def read(self) -> StoreResult:
+    def read(self) -> Calibrations:
         """Return what was learned, as far as it can be read.
 
         What the API server does not hand out is read by ``keep`` later, and not written before.
         """
         self._forget()
-        return StoreResult(calibrations=self._read(), problem=self._problem())
+        known, self.problem = self._read(), self._told_now()
+        return known
 
     def keep(
         self, known: Calibrations, now_s: float, *, live: Mapping[str, str], is_last: bool = False
-    ) -> StoreResult:
+    ) -> Calibrations:
         """Write the ConfigMap if a constant moved by more than 2 %, once a minute at most.
 
         Returns what is known then: with what could be read only now, and without what there is no
@@ -92,8 +84,8 @@ class CalibrationConfigMap:
         kept = known
         if is_last or now_s - self._tried_at_s >= INTERVAL_S:
             kept = self._keep(known, now_s, live, operator.ne if is_last else has_moved)
-        problem = self._problem(now_s)
-        return StoreResult(calibrations=kept, problem=problem, unstored=self._unstored)
+        self.problem = self._told_now(now_s)
+        return kept
 
     def _keep(
         self,
@@ -108,7 +100,7 @@ class CalibrationConfigMap:
             self._tried_at_s = now_s
             return known
         kept = fitting(known, live=live) if moved(self._held, known) else known
-        self._unstored = frozenset(live.keys() & (known.objects.keys() - kept.objects.keys()))
+        self.unstored = frozenset(live.keys() & (known.objects.keys() - kept.objects.keys()))
         if not moved(self._held, kept):
             self._failed = None  # what is there will do
             self._tried_at_s = self._tried_at_s if kept is known else now_s
@@ -187,7 +179,7 @@ class CalibrationConfigMap:
     def _note(self, code: str, what: str) -> None:
         self._found = _told(code, what)
 
-    def _problem(self, now_s: float | None = None) -> Reason | None:
+    def _told_now(self, now_s: float | None = None) -> Reason | None:
         """Return what is wrong; what was mended is reported for an hour."""
         mended_at_s = self._mended_at_s
         is_past = now_s is not None and mended_at_s is not None and now_s - mended_at_s >= TOLD_S

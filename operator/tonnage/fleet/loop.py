@@ -12,7 +12,6 @@ from functools import partial
 from itertools import pairwise
 from statistics import median
 
-from tonnage.api.status import Reason
 from tonnage.cluster.calls import WorldError
 from tonnage.control.input.finding import fault_id
 from tonnage.control.input.memory import Memory
@@ -66,10 +65,6 @@ class Loop:
     clock: Callable[[], float] = time.monotonic
     """What the time for searches is measured by."""
     memory: Memory = field(default_factory=Memory)
-    state_problem: Reason | None = None
-    """With what was learned, when it was last read or written."""
-    unstored: frozenset[str] = frozenset()
-    """UIDs of the objects for whose entry there was no room then."""
     past: PastReader | None = None
     """What was before this process; None: it is not asked for."""
     ticked_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACE_TICKS))
@@ -93,14 +88,12 @@ class Loop:
 
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
-        kept = self.calibration.read()
+        self.memory = Memory(calibrations=self.calibration.read())
         self.observer.forget()
         self.lists.forget()
-        self.memory = Memory(calibrations=kept.calibrations)
         if self.past:
             self.past.begin(self.now())
         self._live, self._settled = {}, {}
-        self.state_problem = kept.problem
 
     @_without_collector()
     def tick(self) -> tuple[Assessment, ...]:
@@ -180,19 +173,17 @@ class Loop:
         return replace(
             fleet,
             pace_s=pace_s(self.ticked_at_s),
-            state_problem=self.state_problem,
-            unstored=self.unstored,
+            state_problem=self.calibration.problem,
+            unstored=self.calibration.unstored,
             unlisted=self.lists.unlisted,
             pasts=dict(self.past.found) if self.past else {},
             past_awaited=awaited,
         )
 
     def _keep(self, *, is_last: bool = False) -> None:
-        kept = self.calibration.keep(
-            self.memory.calibrations, self.now(), live=self._live, is_last=is_last
-        )
-        self.memory = replace(self.memory, calibrations=kept.calibrations)
-        self.state_problem, self.unstored = kept.problem, kept.unstored
+        known = self.memory.calibrations
+        known = self.calibration.keep(known, self.now(), live=self._live, is_last=is_last)
+        self.memory = replace(self.memory, calibrations=known)
 
     def _log_blackouts(self, outcome: TickResult) -> None:
         """Write a line for each namespace whose scaling is held, and when it goes on."""

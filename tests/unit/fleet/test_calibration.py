@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,7 +54,16 @@ def a_store(kube=None, *, leads=True):
 
 def keep(store, known, *, after_s=0, live=None, **how):
     live = {UID: "blue"} if live is None else live
-    return store.keep(known, NOW_S + after_s, live=live, **how)
+    return told(store, store.keep(known, NOW_S + after_s, live=live, **how))
+
+
+def told(store, known):
+    """What is known after reading or writing, and what was wrong with that."""
+    return SimpleNamespace(calibrations=known, problem=store.problem, unstored=store.unstored)
+
+
+def loaded(store):
+    return told(store, store.read())
 
 
 def text_of(kube, path=SHARED):
@@ -72,7 +82,7 @@ class TestWhatIsKept:
         kube = KubeDouble()
         keep(a_store(kube), KNOWN)
 
-        read = a_store(kube).read()
+        read = loaded(a_store(kube))
 
         assert read.calibrations == KNOWN
         assert read.problem is None
@@ -80,12 +90,12 @@ class TestWhatIsKept:
     def test_is_what_a_leader_reads_that_led_before(self):
         kube = KubeDouble()
         first, second = a_store(kube), a_store(kube)
-        first.read()
+        loaded(first)
         keep(first, KNOWN)
-        second.read()
+        loaded(second)
         keep(second, faster(KNOWN, 1.1), after_s=MINUTE_S)
 
-        assert first.read().calibrations == faster(KNOWN, 1.1)
+        assert loaded(first).calibrations == faster(KNOWN, 1.1)
 
     def test_is_written_by_server_side_apply_as_ours(self):
         kube = KubeDouble()
@@ -108,7 +118,7 @@ class TestWhatIsKept:
     def test_is_nothing_where_nothing_was_learned(self):
         kube = KubeDouble()
         store = a_store(kube)
-        store.read()
+        loaded(store)
 
         kept = keep(store, Calibrations())
 
@@ -120,11 +130,11 @@ class TestWhatIsKept:
         store, little = a_store(kube), faster(KNOWN, 1.001)
         keep(store, KNOWN)
         keep(store, little, after_s=2 * MINUTE_S)
-        assert a_store(kube).read().calibrations == KNOWN
+        assert loaded(a_store(kube)).calibrations == KNOWN
 
         keep(store, little, after_s=2 * MINUTE_S + 1, is_last=True)
 
-        read, wanted = (each.speed[BLUE] for each in (a_store(kube).read().calibrations, little))
+        read, wanted = (each.speed[BLUE] for each in (loaded(a_store(kube)).calibrations, little))
         assert read.bandwidth_efficiency == pytest.approx(wanted.bandwidth_efficiency, rel=1e-6)
 
     def test_at_the_end_is_not_written_where_it_stands_there(self):
@@ -132,7 +142,7 @@ class TestWhatIsKept:
         keep(a_store(kube), KNOWN)
         store = a_store(kube)
 
-        keep(store, store.read().calibrations, is_last=True)
+        keep(store, store.read(), is_last=True)
 
         assert len(kube.writes) == 1
 
@@ -141,7 +151,7 @@ class TestWhatIsKept:
         keep(a_store(kube), KNOWN)
         store = a_store(kube)
 
-        keep(store, store.read().calibrations, after_s=MINUTE_S)
+        keep(store, store.read(), after_s=MINUTE_S)
 
         assert len(kube.writes) == 1
 
@@ -180,7 +190,7 @@ class TestTheVersionBefore:
         return KubeDouble([(SHARED, a_config_map(OLD)), (SHARD, a_config_map(OLD_OBJECTS))])
 
     def test_is_read_with_its_shards(self, kube):
-        read = a_store(kube).read()
+        read = loaded(a_store(kube))
 
         assert read.problem is None
         assert read.calibrations == Calibrations(
@@ -191,11 +201,11 @@ class TestTheVersionBefore:
     def test_is_read_where_it_had_shards_alone(self, kube):
         del kube.objects[SHARED]
 
-        assert a_store(kube).read().calibrations.objects.keys() == {UID}
+        assert loaded(a_store(kube)).calibrations.objects.keys() == {UID}
 
     def test_goes_on_in_one_config_map_and_its_shards_are_left_as_they_are(self, kube):
         store = a_store(kube)
-        known = store.read().calibrations
+        known = loaded(store).calibrations
 
         keep(store, known)
 
@@ -203,14 +213,14 @@ class TestTheVersionBefore:
         assert json.loads(text_of(kube))["version"] == 4
         assert text_of(kube, SHARD) == OLD_OBJECTS
         del kube.objects[SHARD]
-        assert a_store(kube).read().calibrations == known
+        assert loaded(a_store(kube)).calibrations == known
 
     def test_is_read_once(self, kube):
         store = a_store(kube)
-        keep(store, store.read().calibrations)
+        keep(store, store.read())
         kube.put(SHARD, a_config_map(OLD_OBJECTS.replace("0.9", "0.5")))
 
-        [known] = a_store(kube).read().calibrations.objects.values()
+        [known] = loaded(a_store(kube)).calibrations.objects.values()
 
         assert known.goodput_factor == 0.9
 
@@ -218,7 +228,7 @@ class TestTheVersionBefore:
     def test_loses_a_shard_that_cannot_be_read_alone(self, kube, text):
         kube.put(f"{PREFIX}-objects-3", a_config_map(text))
 
-        read = a_store(kube).read()
+        read = loaded(a_store(kube))
 
         assert read.calibrations.objects.keys() == {UID}
         assert read.problem.code == "EntriesDropped"
@@ -226,7 +236,7 @@ class TestTheVersionBefore:
     def test_is_not_overwritten_before_each_shard_was_read(self, kube):
         kube.fail = Failing({"get": [f"{PREFIX}-objects-15"]})
         store = a_store(kube)
-        read = store.read()
+        read = loaded(store)
         keep(store, KNOWN)
 
         assert read.problem.code == "Unreadable"
@@ -239,7 +249,7 @@ class TestANewerState:
     def test_is_never_overwritten_and_learning_goes_on_in_memory(self):
         kube = KubeDouble([(SHARED, a_config_map(self.TEXT))])
         store = a_store(kube)
-        assert store.read().calibrations == Calibrations()
+        assert loaded(store).calibrations == Calibrations()
 
         for minute in range(5):
             kept = keep(store, faster(KNOWN, 1.1**minute), after_s=minute * MINUTE_S)
@@ -252,7 +262,7 @@ class TestANewerState:
         kube = KubeDouble([(SHARED, a_config_map(self.TEXT))])
         store = a_store(kube)
 
-        first = store.read().problem
+        first = loaded(store).problem
         later = keep(store, KNOWN, after_s=100 * MINUTE_S).problem
 
         assert first == later
@@ -267,7 +277,7 @@ class TestACorruptedState:
 
     def test_is_set_aside_once_before_it_is_overwritten(self, kube):
         store = a_store(kube)
-        store.read()
+        loaded(store)
         keep(store, KNOWN)
         keep(store, faster(KNOWN, 1.1), after_s=MINUTE_S)
 
@@ -278,11 +288,11 @@ class TestACorruptedState:
             "calibration.json": '{"version": 3, "speed": {"bl',
             "source": "tonnage-calibration",
         }
-        assert a_store(kube).read().calibrations == faster(KNOWN, 1.1)
+        assert loaded(a_store(kube)).calibrations == faster(KNOWN, 1.1)
 
     def test_is_told_from_its_reading_until_an_hour_after_it_was_mended(self, kube):
         store = a_store(kube)
-        told = store.read().problem
+        told = loaded(store).problem
         mended = keep(store, KNOWN).problem
         hour = [keep(store, KNOWN, after_s=after_s).problem for after_s in (3599, 3600)]
 
@@ -297,7 +307,7 @@ class TestACorruptedState:
         before = text_of(kube)
         kube.fail = Failing({"apply": [f"{PREFIX}-corrupt"]}, status=403)
         store = a_store(kube)
-        store.read()
+        loaded(store)
 
         kept = keep(store, KNOWN)
 
@@ -307,7 +317,7 @@ class TestACorruptedState:
 
     def test_is_copied_once_also_where_the_overwriting_fails(self, kube):
         store = a_store(kube)
-        store.read()
+        loaded(store)
         kube.fail = lambda verb, path: (
             Failing({"apply": [SHARED]})(verb, path + "$") if (path == SHARED) else None
         )
@@ -322,7 +332,7 @@ class TestACorruptedState:
     def test_is_not_one_that_is_empty(self, data):
         kube = KubeDouble([(SHARED, {"metadata": {}, "data": data})])
 
-        assert a_store(kube).read().problem is None
+        assert loaded(a_store(kube)).problem is None
 
 
 def test_entries_that_are_none_are_dropped_alone_and_told():
@@ -332,7 +342,7 @@ def test_entries_that_are_none_are_dropped_alone_and_told():
     state["speed"]["blue"]["bad"] = {"bandwidthEfficiency": -1}
     kube.put(SHARED, a_config_map(json.dumps(state)))
 
-    read = a_store(kube).read()
+    read = loaded(a_store(kube))
 
     assert read.calibrations == KNOWN
     assert read.problem.code == "EntriesDropped"
@@ -345,7 +355,7 @@ class TestWhenTheServerFails:
         keep(a_store(kube), KNOWN)
         kube.fail = Failing({"get": [PREFIX]})
         store = a_store(kube)
-        read = store.read()
+        read = loaded(store)
         green = Scope("green", "k")
         learned = Calibrations().with_speed({green: a_posterior()})
         still = keep(store, learned)
@@ -357,7 +367,7 @@ class TestWhenTheServerFails:
         assert (read.calibrations, still.calibrations) == (Calibrations(), learned)
         assert kept.calibrations == KNOWN.with_speed({green: a_posterior()})
         assert kept.problem is None
-        assert a_store(kube).read().calibrations == kept.calibrations
+        assert loaded(a_store(kube)).calibrations == kept.calibrations
 
     def test_what_was_learned_since_stands_above_what_is_read_later(self):
         kube = KubeDouble()
@@ -376,7 +386,7 @@ class TestWhenTheServerFails:
             raise KubernetesError("nobody", status=0)
 
         store = a_store(KubeDouble(fail=fail))
-        store.read()
+        loaded(store)
         keep(store, KNOWN)
 
         assert len(asked) == 2
@@ -384,7 +394,7 @@ class TestWhenTheServerFails:
     def test_a_write_is_tried_again_after_a_minute_and_the_failure_forgotten(self):
         kube = KubeDouble()
         store, known = a_store(kube), replace(KNOWN, objects={})
-        store.read()
+        loaded(store)
         kube.fail = Failing({"apply": [SHARED]})
         failed = keep(store, known)
         kube.fail = Failing()
@@ -395,7 +405,7 @@ class TestWhenTheServerFails:
 
         assert (failed.problem.code, early.problem.code) == ("WriteFailed", "WriteFailed")
         assert late.problem is None
-        assert a_store(kube).read().calibrations == known
+        assert loaded(a_store(kube)).calibrations == known
 
     def test_a_failure_is_forgotten_when_there_is_nothing_to_write_any_more(self):
         kube = KubeDouble()
@@ -421,7 +431,7 @@ class TestRoom:
     def test_what_does_not_fit_is_gone_from_memory_too(self):
         kube, objects = KubeDouble(), self.learned()
         store = a_store(kube)
-        store.read()
+        loaded(store)
 
         kept = keep(store, Calibrations(objects=objects), live={self.UIDS[-1]: "blue"})
 
@@ -429,7 +439,7 @@ class TestRoom:
         assert 767 * KIB < len(text_of(kube)) <= 768 * KIB
         assert set(left) == {*self.UIDS[: len(left) - 1], self.UIDS[-1]}
         assert kept.unstored == frozenset()
-        assert a_store(kube).read().calibrations == kept.calibrations
+        assert loaded(a_store(kube)).calibrations == kept.calibrations
 
     def test_an_object_that_is_there_and_does_not_fit_is_told_until_it_does(self):
         kube, objects = KubeDouble(), self.learned()
