@@ -9,8 +9,9 @@ from kube_double import KubeDouble
 from loop_builders import World, a_loop, condition, served, tick
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS, SERVICES
-from tonnage.control.decide.retries import MOST_RETRY_S, SPREAD, failed_again
-from tonnage.control.input.writers import Cause, Result, WriteKind
+from tonnage.control.input.times import SPREAD
+from tonnage.control.input.writers import MOST_RETRY_S, Cause, Result, WriteKind
+from tonnage.control.write.writes import failed_again
 
 OBJECT = MODEL_DEPLOYMENTS.path("serving", "llama")
 PLACE = DEPLOYMENTS.path("serving", "llama")

@@ -14,7 +14,6 @@ from tonnage.api.status import ProposalStatus, Reason
 from tonnage.control.decide.approval import Plan
 from tonnage.control.decide.budget import RemainingBudget, replaced_gpus
 from tonnage.control.decide.outlook import lead_s
-from tonnage.control.decide.retries import waiting_kinds
 from tonnage.control.decide.template import roll_changes, template_of
 from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet
@@ -166,7 +165,7 @@ def _holds_write(found: Assessment, fleet: Fleet) -> str | None:
     """Return why a template would not be written now, or not to last; None: it would."""
     writers = found.memory.writers
     # The status says what is done before the template does it.
-    if waiting_kinds(found, fleet.now_s) & {WriteKind.TEMPLATE, WriteKind.STATUS}:
+    if found.waiting_kinds(fleet.now_s) & {WriteKind.TEMPLATE, WriteKind.STATUS}:
         return "the last write of the object failed, and is tried again later"
     if writers.drift and writers.drift.is_known and writers.acknowledged:
         return "a webhook or another controller changes Tonnage's template at each write"

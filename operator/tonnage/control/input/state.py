@@ -11,6 +11,7 @@ from tonnage.api.status import ProposalStatus, Reason
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import ModelShape
 from tonnage.control.input.memory import FlagSearchResult, ObjectMemory, ReplicaGoodput
+from tonnage.control.input.writers import WriteKind
 from tonnage.estimate.budget import ErrorBudget
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.calibration_file import Identity, LoadTest
@@ -491,6 +492,11 @@ class Assessment:
     @property
     def sizing(self) -> Sizing | None:
         return self.chosen.sizing if self.chosen else None
+
+    def waiting_kinds(self, now_s: float) -> Set[WriteKind]:
+        """Return the writes of the object that failed and are not to be tried again yet."""
+        failures, generation = self.memory.written.failures, self.state.view.generation
+        return {kind for kind, each in failures.items() if each.is_waiting(generation, now_s)}
 
     @property
     def mode(self) -> str:

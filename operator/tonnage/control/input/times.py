@@ -1,5 +1,6 @@
-"""Times as Kubernetes writes them, and how long to wait after a failure."""
+"""Times as Kubernetes writes them, waits after failures, and times of an object's own."""
 
+import zlib
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Final
@@ -9,6 +10,9 @@ LAST_S: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 REMEMBERED: Final = 256
 MOST_DOUBLED: Final = 32
 """By then it is the longest: powers of what fails for weeks are no numbers any more."""
+PLACES: Final = 997
+SPREAD: Final = 0.2
+"""Of a time, by which objects that were handled together come apart in each round."""
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -29,3 +33,17 @@ def backoff_s(times: int, *, first_s: float, longest_s: float) -> float:
     [15.0, 30.0, 60.0, 300, 300]
     """
     return min(longest_s, first_s * 2.0 ** min(times - 1, MOST_DOUBLED))
+
+
+def apart_s(time_s: float, uid: str) -> float:
+    """Return a time of an object's own, up to a fifth shorter: chance that needs none.
+
+    >>> round(apart_s(300, "a")), round(apart_s(300, "b"))
+    (287, 245)
+    """
+    return time_s * (1 - SPREAD * place_of(uid))
+
+
+def place_of(uid: str) -> float:
+    """Return a number of an object's own, from 0 to 1."""
+    return zlib.crc32(uid.encode()) % PLACES / PLACES

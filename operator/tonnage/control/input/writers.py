@@ -16,6 +16,8 @@ from tonnage.units import DAY_S, count_of, format_s
 
 LASTING: Final = 3
 """Failures in a row, after which a person is called for."""
+MOST_RETRY_S: Final = 300.0
+"""After a write that failed, before the next."""
 
 
 class WriteKind(StrEnum):
@@ -84,6 +86,13 @@ class Failure:
         """The message, where it calls for a person: a refusal, or a failure or bug that lasts."""
         is_lasting = self.cause in {Cause.FAILED, Cause.BUG} and self.times >= LASTING
         return self.detail if is_lasting or self.cause is Cause.REFUSED else None
+
+    def is_waiting(self, generation: int | None, now_s: float) -> bool:
+        """Tell whether what failed for this spec is not to be tried again yet.
+
+        A time that no back-off can come to is of a clock that was set back.
+        """
+        return self.generation == generation and 0 < self.at_s - now_s <= MOST_RETRY_S
 
 
 SOMEBODY: Final = "somebody"

@@ -21,7 +21,6 @@ from tonnage.api.status import (
     Status,
 )
 from tonnage.control.decide.approval import NEEDED
-from tonnage.control.decide.retries import place_of
 from tonnage.control.input.finding import PENDING
 from tonnage.control.input.memory import (
     DecisionMemory,
@@ -31,7 +30,7 @@ from tonnage.control.input.memory import (
     WriteMemory,
 )
 from tonnage.control.input.state import Assessment, Fleet, ModelView
-from tonnage.control.input.times import rfc3339
+from tonnage.control.input.times import place_of, rfc3339
 from tonnage.control.input.writers import Cause, Failure, WriteKind
 from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.measure.causes import Utilization, utilization

@@ -4,13 +4,21 @@ from dataclasses import dataclass, replace
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Status
-from tonnage.control.decide.retries import apart_s, failed_again, is_waiting, waiting_kinds
 from tonnage.control.decide.situation import PodCost, costs_to_go
 from tonnage.control.decide.template import roll_written
 from tonnage.control.decide.writers import with_written
 from tonnage.control.input.memory import ObjectMemory, ReportMemory, WriteMemory
-from tonnage.control.input.state import Assessment, Fleet
-from tonnage.control.input.writers import Cause, Failure, Fate, Results, WriteKind
+from tonnage.control.input.state import Assessment, Fleet, ModelView
+from tonnage.control.input.times import apart_s, backoff_s
+from tonnage.control.input.writers import (
+    MOST_RETRY_S,
+    Cause,
+    Failure,
+    Fate,
+    Result,
+    Results,
+    WriteKind,
+)
 from tonnage.control.observe.ownership import may_act, may_scale, owns_children
 from tonnage.control.report.conditions import due, edited, said_by_roles
 from tonnage.control.report.event_records import EventRecord, event_records
@@ -19,6 +27,8 @@ from tonnage.manifests.names import DEPLOYMENT, Manifest, num_nodes_in
 from tonnage.manifests.roles import RoleManifest
 
 CHILDREN_CHECK_S = 300
+RETRY_S = 15.0
+"""After a write that failed, before the next; twice as long after each further failure."""
 NUM_CREATED = 6
 """Writes by which an object that nothing was made for gets its Deployment and what is beside it."""
 
@@ -105,7 +115,7 @@ class Writes:
 def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Writes, ObjectMemory]:
     """Return what is to be written for one object, and the memory of it once it is carried out."""
     view, known, deployment = found.state.view, found.memory.written, found.state.deployment
-    waiting = waiting_kinds(found, fleet.now_s)
+    waiting = found.waiting_kinds(fleet.now_s)
     waits = bool(waiting & {WriteKind.TEMPLATE, WriteKind.CHILDREN})
     acts = may_act(found, fleet)
     scale = _scale(found) if may_scale(found, fleet) else None
@@ -282,6 +292,21 @@ def _write_memory(
     return replace(known, children_checked_at_s=None, children_generation=generation)
 
 
+def failed_again(
+    before: Failure | None, result: Result, view: ModelView, *, now_s: float
+) -> Failure:
+    """Return when to try again what failed now: later each time, apart from others."""
+    times = before.times + 1 if before and before.generation == view.generation else 1
+    wait_s = backoff_s(times, first_s=RETRY_S, longest_s=MOST_RETRY_S)
+    return Failure(
+        cause=result.cause,
+        detail=result.detail,
+        generation=view.generation,
+        times=times,
+        at_s=now_s + apart_s(wait_s, view.uid),
+    )
+
+
 def _is_left(kind: WriteKind, failure: Failure, writes: Writes, now_s: float) -> bool:
     """Tell whether what failed was not among what is done now, and still matters.
 
@@ -289,4 +314,4 @@ def _is_left(kind: WriteKind, failure: Failure, writes: Writes, now_s: float) ->
     """
     if kind is SCALE or kind in writes.kinds:
         return False
-    return failure.cause is Cause.NO_PATH or is_waiting(failure, writes.generation, now_s=now_s)
+    return failure.cause is Cause.NO_PATH or failure.is_waiting(writes.generation, now_s)
