@@ -137,7 +137,7 @@ def keep_deciding(
 def _tell_ready(heartbeat: Heartbeat, leadership: Leadership, *, leads: bool) -> None:
     """Be ready after a tick, or to take the lead as soon as the Lease is free."""
     if leads or leadership.problem is None:
-        heartbeat.is_ready = True
+        heartbeat.note_ready()
     else:
         heartbeat.wait(is_server_away=leadership.is_unanswered)
 

@@ -153,5 +153,4 @@ class Topology(ApiModel):
         return bytes_per_second(self.kv_link) if self.kv_link else None
 
     def options_of(self, role: Role) -> RoleOptions:
-        """Return what a role has of its own."""
         return (self.prefill if role == "prefill" else self.decode) or RoleOptions()

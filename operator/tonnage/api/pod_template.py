@@ -79,7 +79,6 @@ def containers_in(template: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[st
 
 
 def variables_in(template: Mapping[str, Any]) -> set[str]:
-    """Return the names of the variables that a template gives the engine."""
     engines = [each for _, each in containers_in(template) if each["name"] == ENGINE]
     return {variable["name"] for each in engines for variable in each.get("env") or ()}
 

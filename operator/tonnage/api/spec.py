@@ -463,7 +463,6 @@ _TOPOLOGY_RULES = (
 
 
 def _lets_a_pod_go(most: str) -> str:
-    """Return the CEL of a disruption budget that lets one of ``most`` replicas go."""
     budget = "self.pods.disruptionBudget"
     kept = f"{budget}.minAvailable"
     is_number = f"has(self.pods) && has({budget}) && has({kept}) && type({kept}) == int"

@@ -226,7 +226,6 @@ class KubeApi:
         return self._request(Call("PATCH", path, body=body, query=query, content_type=APPLY))
 
     def merge_patch(self, path: str, body: Object, *, manager: str) -> Object:
-        """Merge-patch an object or a subresource."""
         query = {"fieldManager": manager}
         return self._request(Call("PATCH", path, body=body, query=query, content_type=MERGE))
 
@@ -248,7 +247,6 @@ class KubeApi:
                 raise
 
     def serves(self, resource: Resource) -> bool:
-        """Tell whether the API server knows this kind."""
         group = self.document("/" + resource.prefix)
         kinds = (group or {}).get("resources") or ()
         return any(kind.get("name") == resource.plural for kind in kinds)

@@ -262,7 +262,6 @@ class QueryRound:
 
 
 def clock_s() -> float:
-    """Return the time of the event loop that runs."""
     return asyncio.get_running_loop().time()
 
 

@@ -193,7 +193,6 @@ class AnswerReader:
         self.answered = Answered()
 
     def feed(self, piece: bytes) -> None:
-        """Take in the next piece."""
         self._body += piece
 
     def end(self) -> bool:

@@ -27,7 +27,7 @@ from tonnage.control.decide.budget import (
     uncounted_gpus,
 )
 from tonnage.control.decide.rollout import EVERYWHERE, is_rolling, reach, without_rollout
-from tonnage.control.input.finding import Fault, assessment_with_bug, of_each, with_faults
+from tonnage.control.input.finding import Fault, assessment_with_bug, bug_message, of_each
 from tonnage.control.input.memory import (
     DecisionMemory,
     DemandMemory,
@@ -85,9 +85,12 @@ def tick(
         if (error := each.state.bug)
     ]
     lesson, unlearned = _learn(found, fleet, memory)
-    written, unwritten = _write(
-        with_faults(decided, unlearned), replace(fleet, calibrations=lesson.known)
-    )
+    faults = {each.key: bug_message(each.error) for each in unlearned}
+    decided = [
+        replace(each, fault=faults[key]) if (key := each.state.view.key) in faults else each
+        for each in decided
+    ]
+    written, unwritten = _write(decided, replace(fleet, calibrations=lesson.known))
     remembered = {uid: after for uid, (_, after) in written.items()}
     return TickResult(
         found=found,

@@ -12,7 +12,6 @@ Start = Callable[[Callable[[], None]], None]
 
 
 def run_inline(work: Callable[[], None]) -> None:
-    """Do it here and now."""
     work()
 
 
@@ -34,7 +33,6 @@ class BackgroundTask(Generic[T]):
 
     @property
     def is_free(self) -> bool:
-        """Tell whether there is none."""
         return self._work is None
 
     @property

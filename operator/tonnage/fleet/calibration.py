@@ -126,7 +126,7 @@ class CalibrationConfigMap:
         if num_dropped or num_widened:
             entries = count_of(num_dropped, "entry", "entries")
             what = f"{entries} dropped as impossible, the uncertainty of {num_widened} was widened"
-            self._note("EntriesDropped", what)
+            self._found = _told("EntriesDropped", what)
         known = [each.calibrations for each in loaded]
         # Shards are read again until what they hold is written here.
         self._held = first.calibrations
@@ -134,22 +134,21 @@ class CalibrationConfigMap:
 
     def _load(self, name: str) -> Loaded:
         """Read a part; one that cannot be is told, and a shard of the version before is dropped."""
-        text = self._text(name)
+        stored = self._kube.get(CONFIG_MAPS.path(self._namespace, name)) or {}
+        text = (stored.get("data") or {}).get(KEY)
         try:
             return load(text) if text else Loaded(calibrations=Calibrations(), version=0)
         except (NewerStateError, CorruptedStateError) as error:
             if name != NAME:
                 return Loaded(calibrations=Calibrations(), num_dropped=1)
             if isinstance(error, NewerStateError):
-                self._note("NewerVersion", f"{error}: it is not changed, and nothing is saved")
+                message = f"{error}: it is not changed, and nothing is saved"
+                self._found = _told("NewerVersion", message)
             else:
                 self._corrupted = text
-                self._note("Corrupted", f"{error}: learning starts again, a copy goes to {ASIDE}")
+                message = f"{error}: learning starts again, a copy goes to {ASIDE}"
+                self._found = _told("Corrupted", message)
         return Loaded(calibrations=Calibrations())
-
-    def _text(self, name: str) -> str | None:
-        stored = self._kube.get(CONFIG_MAPS.path(self._namespace, name))
-        return ((stored or {}).get("data") or {}).get(KEY)
 
     def _write(self, known: Calibrations, now_s: float) -> bool:
         """Write all, after what could not be read was copied; tell if it is done."""
@@ -175,9 +174,6 @@ class CalibrationConfigMap:
         }
         path = CONFIG_MAPS.path(self._namespace, name)
         self._kube.apply(path, body, manager=MANAGER, force=True)
-
-    def _note(self, code: str, what: str) -> None:
-        self._found = _told(code, what)
 
     def _told_now(self, now_s: float | None = None) -> Reason | None:
         """Return what is wrong; what was mended is reported for an hour."""

@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from socketserver import ThreadingMixIn
@@ -39,12 +38,8 @@ Prometheus must have scraped the zero."""
 OBJECT_LABELS = ("namespace", "name")
 Place = tuple[str, tuple[str, ...]]
 """Family, and the values of its own labels."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Count:
-    value: float
-    born_at_s: float
+Counts = dict[Place, tuple[float, float]]
+"""The value, and when it began."""
 
 
 class Exporter(Collector):
@@ -56,7 +51,7 @@ class Exporter(Collector):
         self._told: FleetSeries | None = None
         self._told_at_s = 0.0
         self._num_faults = 0
-        self._counts: dict[Key, dict[Place, _Count]] = {}
+        self._counts: dict[Key, Counts] = {}
 
     def note(self, series: FleetSeries) -> None:
         """Take in the series of a tick that is over."""
@@ -65,12 +60,12 @@ class Exporter(Collector):
             self._num_faults += series.num_faults
             self._counts = {each.key: self._add(each) for each in series.objects}
 
-    def _add(self, series: ObjectSeries) -> dict[Place, "_Count"]:
+    def _add(self, series: ObjectSeries) -> Counts:
         counts = self._counts.get(series.key, {})
         for each in series.counts:
             place = each.family, each.labels
-            before = counts.get(place, _Count(value=0.0, born_at_s=self._told_at_s))
-            counts[place] = replace(before, value=before.value + each.value)
+            value, born_at_s = counts.get(place, (0.0, self._told_at_s))
+            counts[place] = value + each.value, born_at_s
         return counts
 
     def forget(self) -> None:
@@ -86,8 +81,8 @@ class Exporter(Collector):
             series = self._told if age_s < STALE_S else None
             counts = {
                 key: {
-                    place: each.value if now_s - each.born_at_s >= BORN_S else 0.0
-                    for place, each in counts.items()
+                    place: value if now_s - born_at_s >= BORN_S else 0.0
+                    for place, (value, born_at_s) in counts.items()
                 }
                 for key, counts in self._counts.items()
             }
@@ -96,7 +91,13 @@ class Exporter(Collector):
                 "tonnage_internal_errors", INTERNAL_ERRORS, value=self._num_faults
             )
         yield faults
-        yield from _of_fleet(series, known_age_s)
+        of_fleet = (
+            (series.num_objects, series.num_left_out, series.is_blind) if series else (None,) * 3
+        )
+        for (name, text), value in zip(
+            FLEET_FAMILIES.items(), (known_age_s, *of_fleet), strict=True
+        ):
+            yield GaugeMetricFamily(name, text, value=value)
         metrics = {
             name: (CounterMetricFamily if family.is_counter else GaugeMetricFamily)(
                 name, family.text, labels=(*OBJECT_LABELS, *family.labels)
@@ -109,12 +110,6 @@ class Exporter(Collector):
             for sample in (*each.gauges, *added):
                 metrics[sample.family].add_metric((*each.key, *sample.labels), sample.value)
         yield from metrics.values()
-
-
-def _of_fleet(series: FleetSeries | None, age_s: float | None) -> Iterator[Metric]:
-    values = (series.num_objects, series.num_left_out, series.is_blind) if series else (None,) * 3
-    for (name, text), value in zip(FLEET_FAMILIES.items(), (age_s, *values), strict=True):
-        yield GaugeMetricFamily(name, text, value=value)
 
 
 LOG = logging.getLogger("tonnage.heartbeat")
@@ -142,18 +137,16 @@ class Heartbeat:
         """``tick_s``: for how long our own loop may have nothing to do."""
         self._clock, self._tick_s = clock, tick_s
         self._ready_at = began_at = clock()
-        self._is_ready = False
+        self.is_ready = False
+        """The last tick went through; of who waits for the lead: the Lease can be read."""
         self._beaten_at = {LOOP: began_at}
         self._ended_at = began_at
         """When a tick last ended without a bug."""
         self._told = set[str]()
         """Threads of which the log says where they stand, until they beat again."""
         self.registry = CollectorRegistry()
-        self._define_metrics()
         self.exporter = Exporter(clock)
         self.registry.register(self.exporter)
-
-    def _define_metrics(self) -> None:
         counter = partial(Counter, registry=self.registry)
         gauge = partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
@@ -190,16 +183,8 @@ class Heartbeat:
         self._beaten_at[LOOP] = self._clock()
         return self.step_seconds.labels(name).time()
 
-    @property
-    def is_ready(self) -> bool:
-        """The last tick went through; of who waits for the lead: the Lease can be read."""
-        return self._is_ready
-
-    @is_ready.setter
-    def is_ready(self, is_ready: bool) -> None:
-        self._is_ready = is_ready
-        if is_ready:
-            self._ready_at = self._clock()
+    def note_ready(self) -> None:
+        self.is_ready, self._ready_at = True, self._clock()
 
     def begin(self) -> None:
         """Expect ticks from now on."""

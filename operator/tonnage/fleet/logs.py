@@ -62,7 +62,6 @@ def _time(record: logging.LogRecord) -> str:
 
 
 def log_as(form: LogFormat) -> None:
-    """Let every line of this process be of one form."""
     formatter = JsonFormatter() if form == "json" else TextFormatter()
     for handler in logging.getLogger().handlers:
         handler.setFormatter(formatter)

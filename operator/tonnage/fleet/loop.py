@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,7 +28,7 @@ from tonnage.fleet.lists import Lists
 from tonnage.fleet.logs import Line
 from tonnage.fleet.observe import Observer, key_of
 from tonnage.fleet.past import PastReader
-from tonnage.fleet.store import Key, Owner, ReferencedKeys, Store
+from tonnage.fleet.store import Key, Owner, Store
 from tonnage.fleet.write_queue import BURST_S
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
@@ -106,7 +106,7 @@ class Loop:
         now_s = self.now()
         with self.step("observe"):
             fleet = self._observe(now_s)
-            self.store.serve(served_by(fleet.models))
+            self.store.serve(*served_by(fleet.models))
         with self.step("decide"):
             settled, self._settled = self._settled if self._shared == fleet.shared else {}, {}
             self.ticked_at_s.extend([] if settled else [now_s])
@@ -151,7 +151,6 @@ class Loop:
 
     @property
     def num_held(self) -> int:
-        """Return how many objects wait until it is their turn to be written."""
         return self.writer.queue.num_held
 
     def _ask(self) -> None:
@@ -208,8 +207,8 @@ def _apart(part: Callable[[], None], otherwise: str) -> None:
         LOG.exception(line)
 
 
-def served_by(models: Iterable[ModelState]) -> ReferencedKeys:
-    """Return the workloads that objects name, whether or not they are there.
+def served_by(models: Iterable[ModelState]) -> tuple[Set[Key], Set[Owner]]:
+    """Return the workloads that objects name, whether or not they are there; those there by UID.
 
     Workers are owned by their leader.
     """
@@ -220,7 +219,7 @@ def served_by(models: Iterable[ModelState]) -> ReferencedKeys:
             owners.add((state.view.namespace, state.deployment.uid))
             if state.deployment.num_nodes > 1:
                 owners |= {(pod.namespace, pod.uid) for pod in state.pods}
-    return ReferencedKeys(deployments=deployments, owners=owners)
+    return deployments, owners
 
 
 def pace_s(ticked_at_s: Sequence[float]) -> float:

@@ -40,7 +40,6 @@ from tonnage.fleet.references import (
 )
 from tonnage.fleet.scrape import Ask, Rounds, nothing_decides
 from tonnage.fleet.store import Key, Snapshot
-from tonnage.fleet.views import AutoscalerView
 from tonnage.manifests.children import Site
 from tonnage.manifests.names import Workload
 from tonnage.manifests.roles import role_name
@@ -77,7 +76,7 @@ class FleetReading:
     oldest_claims: Mapping[Target, ModelView]
     """By scale target."""
     autoscalers: Mapping[Target, str]
-    """By what they scale."""
+    """The first by name of each workload."""
     numbered: Mapping[Key, tuple[str, ...]]
     """Names that end with a number, by what comes before it."""
     now_s: float
@@ -185,7 +184,10 @@ class Observer:
             engines=said.engines,
             parsed=parsed,
             oldest_claims=oldest_claims(snapshot.models.values(), parsed),
-            autoscalers=by_target(snapshot.autoscalers.values()),
+            autoscalers={
+                (each.target_kind, each.namespace, each.target_name): each.name
+                for _, each in sorted(snapshot.autoscalers.items(), reverse=True)
+            },
             numbered=numbered_names(snapshot.models.values(), parsed),
             now_s=now_s,
         )
@@ -335,12 +337,6 @@ def _still_running(view: ModelView, snapshot: Snapshot) -> DeploymentView | None
     deployment = snapshot.workload(view.key, view.uid)
     is_ours = deployment is not None and deployment.owner_uid == view.uid
     return deployment if is_ours else None
-
-
-def by_target(scalers: Iterable[AutoscalerView]) -> Mapping[Target, str]:
-    """Return the first HorizontalPodAutoscaler of each object that one scales."""
-    named = sorted(scalers, key=lambda each: each.name, reverse=True)
-    return {(each.target_kind, each.namespace, each.target_name): each.name for each in named}
 
 
 def oldest_claims(

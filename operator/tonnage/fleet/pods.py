@@ -15,11 +15,11 @@ from tonnage.api.status import Reason
 from tonnage.control.input.state import Crash, PodView
 from tonnage.control.observe.starting import (
     CRASHES,
+    NOT_STARTED,
     POD_CREATE_FAILED,
     SILENT,
     arguments_of,
     read_crash,
-    why_not_started,
 )
 from tonnage.manifests.names import DELETION_COST_ANNOTATION
 from tonnage.redaction import REDACTED, names_in, names_said, names_secret_last, redacted_line
@@ -61,7 +61,6 @@ SEEN_S: Final = 60.0
 
 
 def unix_s(timestamp: str | None) -> float | None:
-    """Return a Kubernetes time as unix seconds."""
     return datetime.fromisoformat(timestamp).timestamp() if timestamp else None
 
 
@@ -212,8 +211,7 @@ def _start_failure(container: Object) -> Reason | None:
     state, last = container.get("state") or {}, _last_end(container)
     waiting, ended = state.get("waiting"), state.get("terminated")
     if waiting:
-        detail = waiting.get("reason")
-        return None if detail in ON_ITS_WAY else _waits(why_not_started(detail), waiting, last)
+        return None if waiting.get("reason") in ON_ITS_WAY else _waits(waiting, last)
     is_ended = bool(ended) and last.get("reason") != "Completed"
     # One that runs has ended so often that it is not expected to stay.
     is_in_a_loop = bool(last) and container.get("restartCount", 0) > MOST_RESTARTS
@@ -226,7 +224,8 @@ def _last_end(container: Object) -> Object:
     return next((each["terminated"] for each in states if each.get("terminated")), {})
 
 
-def _waits(code: str, waiting: Object, last: Object) -> Reason:
+def _waits(waiting: Object, last: Object) -> Reason:
+    code = NOT_STARTED.get(str(waiting.get("reason")), "PodsFailing")
     if code == CRASHES:
         return Reason(code, _ending(last))
     detail = BACK_OFF.sub("", str(waiting.get("message") or ""))

@@ -112,15 +112,6 @@ At = TypeVar("At", bound=tuple[str, ...])
 Part = TypeVar("Part")
 
 
-def look_again_s(num_missing: int, *, tick_s: float) -> float:
-    """Return the time between two looks for each of so many that are missing in a namespace.
-
-    >>> look_again_s(1, tick_s=15), look_again_s(50, tick_s=15), look_again_s(5000, tick_s=15)
-    (15.0, 150.0, 300.0)
-    """
-    return min(AGE_S, tick_s * max(1.0, num_missing / MOST_READS))
-
-
 @dataclass(slots=True, kw_only=True)
 class Referenced(Generic[At, Part]):
     """A part of each object that was read, by place; what nobody names any more is forgotten."""
@@ -150,7 +141,8 @@ class Referenced(Generic[At, Part]):
         at_s, part = self._read.get(place, (-math.inf, None))
         again_s = 0.0 if is_news else AGE_S
         if self.is_missing(part) and not is_news:
-            again_s = look_again_s(self.num_missing[place[0]], tick_s=self.tick_s)
+            ticks = max(1.0, self.num_missing[place[0]] / MOST_READS)
+            again_s = min(AGE_S, ticks * self.tick_s)
         if at_s != now_s and not 0 <= now_s - at_s < again_s:
             part = self._look(place, part)
             self._read[place] = now_s, part
@@ -242,12 +234,10 @@ def access_modes(_: Key, claim: Object) -> tuple[str, ...] | None:
 
 
 def data_of(_: Key, config_map: Object) -> Mapping[str, str] | None:
-    """Return the texts in a ConfigMap."""
     return config_map.get("data") if config_map else None
 
 
 def claim_of(model: ModelDeployment) -> Key | None:
-    """Return the claim that the pods of a spec mount, if they mount one."""
     claim = model.spec.pods.model_cache_claim if model.spec.pods else None
     return (model.namespace, claim) if claim else None
 

@@ -78,7 +78,6 @@ class Snapshot:
     """Workloads of which no more than the name is known, and their bytes."""
 
     def of_kind(self, kind: str) -> Mapping[Key, DeploymentView]:
-        """Return the workloads of a kind."""
         return self.groups if WORKLOADS[kind].is_group else self.deployments
 
     def workload(self, key: Key, owner_uid: str) -> DeploymentView | None:
@@ -128,15 +127,6 @@ def owners_of(replica_sets: Iterable[View]) -> dict[Owner, str | None]:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferencedKeys:
-    """What objects name: the rest may change as it likes."""
-
-    deployments: Container[Key]
-    owners: Container[Owner]
-    """The same by UID, as far as they were seen."""
-
-
 class Store:
     """Views by kind and key, with a signal when one that matters changed."""
 
@@ -145,8 +135,8 @@ class Store:
         self._views: dict[Kind, dict[Key, View]] = defaultdict(dict)
         self._noted: dict[Kind, set[Key]] = {}
         """By kind: what the watch spoke of since a list of it was begun."""
-        self._served: ReferencedKeys | None = None
-        """None: not known yet."""
+        self._served: tuple[Container[Key], Container[Owner]] | None = None
+        """Workloads that objects name, and the same by UID; None: not known yet."""
         self._deployment_uids: dict[Owner, str | None] = {}
         """Of what owns a set of pods."""
         self._snapshot: Snapshot | None = None
@@ -158,13 +148,15 @@ class Store:
         self.asked = threading.Event()
         """Set with it where that is a ModelDeployment: somebody waits for what becomes of it."""
 
-    def serve(self, served: ReferencedKeys) -> None:
+    def serve(self, deployments: Container[Key], owners: Container[Owner]) -> None:
         """Be woken by these Deployments and their pods alone, beside the objects themselves.
+
+        ``owners``: the same by UID, as far as they were seen.
 
         Anybody may put our label on what is theirs: what flaps there wakes nobody.
         """
         with self._lock:
-            self._served = served
+            self._served = deployments, owners
 
     def note(self, kind: Kind, event_type: str | None, body: Mapping[str, Any]) -> None:
         """Take in one watch event."""
@@ -196,19 +188,20 @@ class Store:
             self.changed.set()
 
     def _is_served(self, kind: Kind, view: View) -> bool:
-        served, namespace = self._served, view.namespace
-        if served is None or isinstance(view, ModelView):
+        namespace = view.namespace
+        if self._served is None or isinstance(view, ModelView):
             return True
+        deployments, owners = self._served
         if isinstance(view, OversizedView | DeploymentView):
-            return kind in OF_WORKLOADS and (namespace, view.name) in served.deployments
+            return kind in OF_WORKLOADS and (namespace, view.name) in deployments
         if isinstance(view, AutoscalerView):
-            return (namespace, view.target_name) in served.deployments
+            return (namespace, view.target_name) in deployments
         owner = (
             view.deployment_uid
             if isinstance(view, ReplicaSetView)
             else self._deployment_uids.get((namespace, view.replica_set_uid or ""))
         )
-        return (namespace, owner or "") in served.owners
+        return (namespace, owner or "") in owners
 
     def reconcile(
         self,

@@ -178,7 +178,6 @@ class Watches:
             self.stale.set()
 
     def note_groups(self, has_groups: bool) -> None:
-        """Take in whether there are LeaderWorkerSets to read."""
         if has_groups != self.has_groups:
             self.stale.set()
 

@@ -196,7 +196,6 @@ class WriteQueue:
 
     @property
     def num_held(self) -> int:
-        """Return of how many objects something was left to a later tick."""
         return len(self._held)
 
     def run(self, kind: WriteKind, phase: Phase, todo: Iterable[Writes]) -> Failures:

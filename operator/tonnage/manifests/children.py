@@ -252,7 +252,6 @@ def metadata_of(model: ModelDeployment) -> Manifest:
 
 
 def num_nodes_of(sizing: Sizing) -> int:
-    """Return over how many nodes each replica of a plan runs."""
     return -(-sizing.parallelism.num_gpus // sizing.request.gpu.gpus_per_node)
 
 

@@ -57,7 +57,6 @@ def labels(name: str) -> dict[str, str]:
 
 
 def selector(name: str) -> dict[str, str]:
-    """Return the labels that select the pods of a ModelDeployment."""
     return {MANAGED_LABEL: "true", OWNER_LABEL: name}
 
 

@@ -107,12 +107,10 @@ def is_written_for(digest: str | None, generation: int) -> bool:
 
 
 def role_name(name: str, role: Role) -> str:
-    """Return what the ModelDeployment of a role is called."""
     return f"{name}-{role}"
 
 
 def role_manifests(model: ModelDeployment, divided: Divided) -> tuple[RoleManifest, ...]:
-    """Return the ModelDeployments of both roles of an object with a topology."""
     return tuple(_role_manifest(model, role, divided) for role in ROLES)
 
 

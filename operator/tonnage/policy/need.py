@@ -118,7 +118,13 @@ def _planned_rate(
     capacity: Capacity, traffic: CurrentTraffic, outlook: Outlook | None, lead_s: float
 ) -> tuple[float, list[Reason]]:
     """Return the rate to plan for: what comes, what is expected to, and a reserve for bursts."""
-    rate, reasons = traffic.requests_per_s, [_demand_reason(capacity, traffic)]
+    rate = traffic.requests_per_s
+    needed = capacity.replicas(rate)
+    message = (
+        f"{significant(rate)} requests/s ({traffic.origin}) at "
+        f"{significant(capacity.each_requests_per_s(needed))} per replica need {needed}"
+    )
+    reasons = [Reason(code="Demand", message=message)]
     if outlook is None:
         return rate, reasons
     if outlook.requests_per_s > rate:
@@ -147,15 +153,6 @@ def backlog_left(traffic: CurrentTraffic, supply: Supply, most_requests_per_s: f
         backlog = max(0.0, backlog + (due_s - at_s) * growth)
         at_s, ready = due_s, ready + 1
     return backlog
-
-
-def _demand_reason(capacity: Capacity, traffic: CurrentTraffic) -> Reason:
-    needed = capacity.replicas(traffic.requests_per_s)
-    message = (
-        f"{significant(traffic.requests_per_s)} requests/s ({traffic.origin}) at "
-        f"{significant(capacity.each_requests_per_s(needed))} per replica need {needed}"
-    )
-    return Reason(code="Demand", message=message)
 
 
 def _forecast_reasons(

@@ -19,7 +19,7 @@ from fleet_builders import (
 from loop_builders import a_loop, a_world, condition, show, status_of, tick
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, LEADER_WORKER_SETS, SERVICES, STATEFUL_SETS
-from tonnage.fleet.store import Kind, ReferencedKeys, Store
+from tonnage.fleet.store import Kind, Store
 from tonnage.fleet.views import deployment_view
 from tonnage.manifests.names import GROUPS
 
@@ -120,7 +120,7 @@ class TestAGroup:
         store = a_store(leader(), worker())
         view = store.snapshot().groups[NAME]
         owners = {("serving", view.uid), ("serving", "uid-of-r1-0")}
-        store.serve(ReferencedKeys(deployments={NAME}, owners=owners))
+        store.serve({NAME}, owners)
         store.changed.clear()
 
         store.note(Kind.POD, "MODIFIED", worker(**UNSCHEDULABLE))

@@ -66,7 +66,7 @@ class TestBeating:
     def test_a_loop_that_ends_ticks_of_which_none_goes_through_is_given_up(self):
         now = [0.0]
         heartbeat = Heartbeat(clock=lambda: now[0])
-        heartbeat.is_ready = True
+        heartbeat.note_ready()
         for now[0], alive in ((UNREADY_S - 1.0, True), (float(UNREADY_S), False)):
             heartbeat.beat()
             heartbeat.is_ready = False
@@ -223,7 +223,7 @@ class TestServing:
         assert ask(address, "/healthz") == (200, "ok")
         assert ask(address, "/readyz") == (503, "not ok")
 
-        heartbeat.is_ready = True
+        heartbeat.note_ready()
 
         assert ask(address, "/readyz") == (200, "ok")
 

@@ -12,7 +12,7 @@ from fleet_builders import (
     a_pod_body,
     a_replica_set_body,
 )
-from tonnage.fleet.store import Kind, ReferencedKeys, Store
+from tonnage.fleet.store import Kind, Store
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ class TestWakingByWhatIsServed:
         store.note(Kind.REPLICA_SET, None, a_replica_set_body())
         store.note(Kind.POD, None, a_pod_body("a"))
         owners = {("serving", "uid-of-deployment-llama")}
-        store.serve(ReferencedKeys(deployments={("serving", "llama")}, owners=owners))
+        store.serve({("serving", "llama")}, owners)
         woke(store)
         return store
 
@@ -138,7 +138,7 @@ class TestWakingByWhatIsServed:
         assert not woke(serving)
 
     def test_a_served_deployment_that_is_not_there_yet_wakes_when_it_comes(self, store):
-        store.serve(ReferencedKeys(deployments={("serving", "llama")}, owners=frozenset()))
+        store.serve({("serving", "llama")}, frozenset())
 
         store.note(Kind.DEPLOYMENT, "ADDED", a_deployment_body())
 
@@ -344,7 +344,7 @@ class TestWhatIsTooLarge:
         assert "300000 bytes: beyond 262144 nothing but its name is read" in line
 
     def test_wakes_nobody_where_nobody_names_it(self, store):
-        store.serve(ReferencedKeys(deployments=set(), owners=set()))
+        store.serve(set(), set())
         store.note(Kind.DEPLOYMENT, "ADDED", an_oversized())
 
         assert not woke(store)

@@ -26,10 +26,6 @@ LEAST_NAMESPACES, LEAST_SHARE_OF_ALL = 2, 0.5
 """Of all namespaces and of all objects, that are dark before all are held: a tenant with several
 namespaces must not hold everybody."""
 
-LostAt = Sequence[float | None]
-"""When each object lost its metrics, of late; None: it sees, or that is long ago."""
-
-
 Loss = tuple[str, float | None]
 """(namespace of an object, when it lost its metrics of late; None: it sees, or that is long ago)"""
 
@@ -58,7 +54,7 @@ def blackouts(losses: Iterable[Loss | None]) -> Mapping[str, str]:
     return {name: message for name, some in watched.items() if (message := _common_loss(some))}
 
 
-def _together(lost_at_s: LostAt) -> Sequence[float]:
+def _together(lost_at_s: Sequence[float | None]) -> Sequence[float]:
     """Return the times of the most that were lost within so short a time."""
     known = sorted(each for each in lost_at_s if each is not None)
     ends = (bisect_right(known, first + ONCE_S) for first in known)
@@ -66,7 +62,7 @@ def _together(lost_at_s: LostAt) -> Sequence[float]:
     return known[first:end]
 
 
-def _common_loss(lost_at_s: LostAt, *, least: float = LEAST_SHARE) -> str | None:
+def _common_loss(lost_at_s: Sequence[float | None], *, least: float = LEAST_SHARE) -> str | None:
     """Say what was lost at once; None: too few objects to have a cause in common."""
     together = _together(lost_at_s)
     if len(together) < LEAST_OBJECTS or len(together) < least * len(lost_at_s):

@@ -61,7 +61,6 @@ def fault_id(error: BaseException) -> str:
 
 
 def bug_message(error: BaseException) -> str:
-    """Return what an object says of a bug that it met."""
     return f"internal error {fault_id(error)} (see the operator's log): retrying"
 
 
@@ -77,17 +76,6 @@ def of_each(
         except Exception as error:
             faults.append(Fault(key=view.key, consequence=consequence, error=error))
     return results, faults
-
-
-def with_faults(found: Iterable[Assessment], faults: Iterable[Fault]) -> list[Assessment]:
-    """Return the objects, with what those met that go on without a part of the tick."""
-    errors = {each.key: each.error for each in faults}
-    return [
-        replace(each, fault=bug_message(error))
-        if (error := errors.get(each.state.view.key))
-        else each
-        for each in found
-    ]
 
 
 def assessment_with_bug(state: ModelState, known: ObjectMemory, error: Exception) -> Assessment:

@@ -137,7 +137,6 @@ class DeploymentView:
 
     @property
     def is_of_a_model(self) -> bool:
-        """Tell whether a ModelDeployment controls it."""
         return (self.owner or "").startswith("ModelDeployment ")
 
     @property

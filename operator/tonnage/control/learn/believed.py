@@ -209,7 +209,7 @@ class Observation:
     observed: Observed
     memory: Scope
     kv_tokens: float | None
-    """Of one rank, if that is believable for others too."""
+    """Of one rank, if others are to believe it: it is within a factor of the estimate."""
 
 
 def observation(found: Assessment) -> Observation | None:
@@ -223,13 +223,17 @@ def observation(found: Assessment) -> Observation | None:
     if chosen is None or observed is None or found.uses_previous_spec or not is_settled(found):
         return None
     request, flags = chosen.sizing.request, chosen.sizing.flags
+    tokens = own_kv_tokens(observed, chosen.sizing)
+    if tokens is not None:
+        low, high = believable_range(chosen.sizing)
+        tokens = tokens if low <= tokens <= high else None
     return Observation(
         speed=Scope(namespace, speed_key(request, flags)),
         prior=chosen.belief.prior,
         widest=chosen.belief.widest,
         observed=observed,
         memory=Scope(namespace, memory_key(request, flags)),
-        kv_tokens=_shared_kv_tokens(observed, chosen.sizing),
+        kv_tokens=tokens,
     )
 
 
@@ -257,15 +261,6 @@ def fits_memory(tokens: float, sizing: Sizing) -> bool:
     context_tokens = sizing.request.context_tokens
     each_bytes = sizing.replica.bytes_per_reported_token(context_tokens)
     return tokens * each_bytes <= sizing.request.gpu.memory_bytes
-
-
-def _shared_kv_tokens(observed: Observed, sizing: Sizing) -> float | None:
-    """Return the report if it is within a factor of the estimate: others are to believe it."""
-    tokens = own_kv_tokens(observed, sizing)
-    if tokens is None:
-        return None
-    low, high = believable_range(sizing)
-    return tokens if low <= tokens <= high else None
 
 
 @memoize

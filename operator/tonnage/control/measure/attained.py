@@ -92,6 +92,5 @@ def _in_window(known: Ledger, model: ModelDeployment, *, now_s: float) -> Ledger
 
 
 def window_s_of(model: ModelDeployment) -> float:
-    """Return the window of the SLO."""
     slo = model.spec.slo
     return seconds(slo.attainment.window) if slo and slo.attainment else DEFAULT_WINDOW_S

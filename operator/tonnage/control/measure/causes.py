@@ -21,7 +21,6 @@ from tonnage.control.input.state import (
     Attainment,
     Chosen,
     Fleet,
-    ModelState,
     PodView,
     settled_pods,
 )
@@ -376,20 +375,25 @@ class Utilization:
 
 def utilization(found: Assessment, chosen: Chosen, fleet: Fleet) -> Utilization:
     """Return the means over engines, and how each pod fares beside what is believed."""
-    state, pods = found.state, found.observed.pods if found.observed else ()
+    pods = found.observed.pods if found.observed else ()
     used = {
         pod.pod: [(observed_mbu(pod.model, e), observed_mfu(pod.model, e)) for e in pod.engines]
         for pod in pods
     }
-    active = (each.dram_active_fraction for each in state.engines)
+    active = (each.dram_active_fraction for each in found.state.engines)
+    nominal = chosen.sizing.replica.model.speeds.memory_bytes_per_s
     believed = chosen.belief.constants_at(chosen.belief.posterior)
-    nodes = {each.name: each.node_name for each in state.pods}
+    nodes = {each.name: each.node_name for each in found.state.pods}
     return Utilization(
         step_s=_mean(each.gap_s for pod in pods for each in pod.engines),
         mbu=_mean(mbu for of_pod in used.values() for mbu, _ in of_pod),
         mfu=_mean(mfu for of_pod in used.values() for _, mfu in of_pod),
         dram_active=_mean(each for each in active if each is not None),
-        engine_mbu=_engine_mbu(state, chosen.sizing),
+        engine_mbu=_mean(
+            (each.read_bytes_per_s + each.write_bytes_per_s) / nominal
+            for each in (engine.busy for engine in found.state.engines)
+            if each.read_bytes_per_s is not None and each.write_bytes_per_s is not None
+        ),
         speeds={
             pod.pod: PodSpeed(
                 node=nodes.get(pod.pod),
@@ -400,16 +404,6 @@ def utilization(found: Assessment, chosen: Chosen, fleet: Fleet) -> Utilization:
             )
             for pod in pods
         },
-    )
-
-
-def _engine_mbu(state: ModelState, sizing: Sizing) -> float | None:
-    """Return the bandwidth that engines think they use, over the nominal one."""
-    nominal = sizing.replica.model.speeds.memory_bytes_per_s
-    return _mean(
-        (each.read_bytes_per_s + each.write_bytes_per_s) / nominal
-        for each in (engine.busy for engine in state.engines)
-        if each.read_bytes_per_s is not None and each.write_bytes_per_s is not None
     )
 
 

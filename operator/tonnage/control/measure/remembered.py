@@ -53,9 +53,14 @@ def with_pods(known: PodMemory, state: ModelState, fleet: Fleet) -> PodMemory:
     if live and live.observed_generation >= live.generation:
         template = live.uid, live.template_digest
     has_began = window_base(known, fleet) is not None
+    has_loaded = known.present - known.loading
     return PodMemory(
         ready=frozenset(ready),
-        loading=frozenset(pod.uid for pod in state.pods if _is_loading(pod, known)),
+        loading=frozenset(
+            pod.uid
+            for pod in state.pods
+            if not (pod.is_ready or pod.was_ready or pod.uid in has_loaded)
+        ),
         present=present,
         last_pod_removed_at_s=known.last_pod_removed_at_s
         if known.present <= present
@@ -87,13 +92,6 @@ def starts_of(known: PodMemory, state: ModelState) -> Iterator[PodStart]:
 
 def _ready(state: ModelState) -> dict[str, PodView]:
     return {pod.name: pod for pod in state.pods if pod.is_ready and not pod.is_deleting}
-
-
-def _is_loading(pod: PodView, known: PodMemory) -> bool:
-    """Tell whether a pod has not been Ready since it was made, as far as was seen and it tells."""
-    is_new = known.replicas is None or pod.uid not in known.present
-    has_loaded = not is_new and pod.uid not in known.loading
-    return not (pod.is_ready or pod.was_ready or has_loaded)
 
 
 def _behind(
@@ -136,11 +134,6 @@ def window_base(known: PodMemory, fleet: Fleet) -> int | None:
     return began[1] if began and is_within else None
 
 
-def has_left(value: float, asked: float) -> bool:
-    """Tell whether a positive figure is out of the band around the one that was asked with."""
-    return abs(value - asked) > BAND * asked
-
-
 def steady(value: float, asked: float) -> float:
     """Return the figure to ask with; both are positive.
 
@@ -149,9 +142,7 @@ def steady(value: float, asked: float) -> float:
     >>> round(steady(4200, asked=4000))
     4170
     """
-    if not has_left(value, asked):
-        return asked
-    return nearest(value, ratio=1 + BAND)
+    return asked if abs(value - asked) <= BAND * asked else nearest(value, ratio=1 + BAND)
 
 
 def steady_lengths(measured: MeasuredLengths, asked: MeasuredLengths) -> MeasuredLengths:

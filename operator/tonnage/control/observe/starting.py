@@ -312,15 +312,6 @@ def why_refused(message: str) -> str:
     return _first(REFUSED, message, POD_CREATE_FAILED)
 
 
-def why_not_started(kubelet_message: str) -> str:
-    """Return the reason why a container does not start, by the kubelet's.
-
-    >>> why_not_started("ErrImagePull"), why_not_started("PostStartHookError")
-    ('ImagePullBackOff', 'PodsFailing')
-    """
-    return NOT_STARTED.get(kubelet_message, "PodsFailing")
-
-
 def _first(marks: tuple[tuple[str, str], ...], message: str, other: str) -> str:
     folded = TAINT.sub("", message).casefold()
     return next((reason for mark, reason in marks if mark.casefold() in folded), other)

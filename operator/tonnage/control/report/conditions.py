@@ -57,7 +57,6 @@ class ConditionType:
     """Of an object with two roles it is that of both, and bad where one is bad."""
 
     def is_bad(self, condition: Condition) -> bool:
-        """Tell whether one of this type says that something is wrong."""
         return self.rank > 0 and condition.status == self.bad_when
 
 
@@ -167,7 +166,6 @@ def problem_of(conditions: Iterable[Condition]) -> Condition | None:
 
 
 def problem_cell(problem: Condition | None) -> str:
-    """Return the cell of the table."""
     return one_line(problem.message, MOST_SHOWN) if problem else ""
 
 

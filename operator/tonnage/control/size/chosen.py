@@ -21,7 +21,7 @@ from tonnage.control.input.writers import WriteKind
 from tonnage.control.observe.ownership import conflict_written
 from tonnage.control.observe.starting import has_started, lowered_flags
 from tonnage.control.size.allowed import check_allowed
-from tonnage.control.size.question import SizingQuestion, question_of
+from tonnage.control.size.question import SizingQuestion, question_of, with_arrivals
 from tonnage.estimate.attainment import factor_now
 from tonnage.estimate.planning_constants import BAND, SETTLED_S, Belief, step_ratio
 from tonnage.manifests.arguments import as_told, read_flags
@@ -249,13 +249,16 @@ def _as_it_runs(question: SizingQuestion, live: Flags) -> tuple[Sizing, str | No
     """Size what runs. A learned constant or longer prompts must not freeze it in overload.
 
     Where bursts are why a replica keeps the SLO at no rate, it is asked about the most that it
-    bears. Where no rate keeps it without any, the fleet is sized for throughput, with the reason.
+    bears: to the next lower power of two, so the same is asked of all with more bursts. Where no
+    rate keeps it without any, the fleet is sized for throughput, with the reason.
     """
     try:
         return question.size(live, run=True), None
     except SLOInfeasibleError as infeasible:
-        if question.expected.arrival_scv > 1:
-            return _as_it_runs(question.calmer, live)
+        if (scv := question.expected.arrival_scv) > 1:
+            lower = 2.0 ** (math.ceil(math.log2(scv)) - 1)
+            calmer = with_arrivals(question.expected, lower, True)
+            return _as_it_runs(replace(question, expected=calmer), live)
         offline = replace(question, expected=replace(question.expected, slo=Slo()))
         return offline.size(live, run=True), str(infeasible)
 

@@ -1,6 +1,5 @@
 """What one object asks of sizing, as specified or as it runs: by what is measured and believed."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -134,15 +133,6 @@ class SizingQuestion:
         except SLOInfeasibleError:
             return self._size(constants, constants.asked.middle, stays)
 
-    @property
-    def calmer(self) -> Self:
-        """The same where requests come less burstily: by the next lower power of two.
-
-        So of all that come in more bursts than a replica bears, the same is asked.
-        """
-        scv = 2.0 ** (math.ceil(math.log2(self.expected.arrival_scv)) - 1)
-        return replace(self, expected=_with_arrivals(self.expected, scv, True))
-
     def of_split(self, split: Parallelism) -> Self:
         """The same for one split alone."""
         sizes = ParallelSizes(
@@ -222,7 +212,7 @@ def question_of(
         request = target_request(request, model.spec, engine, has_started=has_started(state))
     request = with_whole_blocks(request)
     if arrival_scv is not None:
-        request = _with_arrivals(request, arrival_scv, False)
+        request = with_arrivals(request, arrival_scv, False)
     return SizingQuestion(
         expected=replace(request, flags=None) if request.flags else request,
         model=model,
@@ -247,7 +237,7 @@ def by_spec(
 
 
 @memoize
-def _with_arrivals(request: SizingRequest, arrival_scv: float, is_most: bool) -> SizingRequest:
+def with_arrivals(request: SizingRequest, arrival_scv: float, is_most: bool) -> SizingRequest:
     measured = arrivals_input(arrival_scv, request.routing, Origin.MEASURED, is_most=is_most)
     inputs = with_changed(request.inputs, measured)
     return replace(request, arrival_scv=arrival_scv, inputs=inputs)

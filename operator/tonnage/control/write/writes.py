@@ -123,7 +123,10 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     is_mute = view.is_oversized or WriteKind.STATUS in waiting
     may_apply = acts and WriteKind.TEMPLATE not in waiting
     may_apply = may_apply and not (is_mute and found.changes)  # said before it is done
-    template = _template(found, fleet) if may_apply else None
+    # None is made for no replica, since it asks for one.
+    is_for_nothing = deployment is None and found.decision and found.decision.replicas < 1
+    may_make = may_apply and fleet.settings.mode == "full" and not is_for_nothing
+    template = found.template if may_make else None
     may_apply_roles = may_apply or (bool(found.state.own_roles) and not (waits or view.is_deleting))
     roles, known = _roles(found, known, fleet) if may_apply_roles else ((), known)
     checks = acts and not waits and owns_children(found) and _is_check_due(found, fleet)
@@ -189,15 +192,6 @@ def _with_check(known: WriteMemory, found: Assessment, fleet: Fleet) -> WriteMem
     return replace(known, children_checked_at_s=checked_at_s, children_generation=generation)
 
 
-def _template(found: Assessment, fleet: Fleet) -> Manifest | None:
-    """Return the Deployment to apply; none is made for no replica, since it asks for one."""
-    is_for_nothing = found.decision is not None and found.decision.replicas < 1
-    is_new = found.state.deployment is None
-    if fleet.settings.mode != "full" or (is_new and is_for_nothing):
-        return None
-    return found.template
-
-
 def _is_check_due(found: Assessment, fleet: Fleet) -> bool:
     checked_at_s = found.memory.written.children_checked_at_s
     every_s = apart_s(CHILDREN_CHECK_S, found.memory.uid)
@@ -253,7 +247,6 @@ def with_object_results(
 
 
 def fate(results: Results, kind: WriteKind) -> Fate:
-    """Return whether a write was carried out."""
     return results[kind].fate if kind in results else Fate.DONE
 
 
