@@ -53,6 +53,8 @@ class ConditionType:
     """As a problem it says more of an object than why it has so many replicas."""
     needs_plan: bool = False
     """It stays as it was while the plan waits for its search."""
+    needs_history: bool = False
+    """It stays while nobody knows the last quarter of an hour of the engines."""
     is_joined: bool = False
     """Of an object with two roles it is that of both, and bad where one is bad."""
 
@@ -77,14 +79,16 @@ _TYPES: Final = (
     ConditionType(
         "ScalingActive", scaling_active, "caps", 4, has_event=False, is_cause=True, is_joined=True
     ),
-    ConditionType("ScalingLimited", scaling_limited, "caps", 0, needs_plan=True),
+    ConditionType(
+        "ScalingLimited", scaling_limited, "caps", 0, needs_plan=True, needs_history=True
+    ),
     ConditionType("SLOMet", slo_met, "signal", 9, needs_plan=True, is_joined=True),
     ConditionType("ErrorBudget", error_budget, "signal", 13, needs_plan=True, is_joined=True),
     ConditionType("SpeedPlausible", speed_plausible, "correction", 10, needs_plan=True),
     ConditionType("KVCapacityAsPlanned", kv_capacity, "correction", 11, needs_plan=True),
     ConditionType("Approved", approval, "decision", 5, needs_plan=True, is_joined=True),
     ConditionType("Drifted", template_drift, "decision", 8, bad_when="True"),
-    ConditionType("MetricsAvailable", metrics_available, "signal", 7),
+    ConditionType("MetricsAvailable", metrics_available, "signal", 7, needs_history=True),
     ConditionType("CalibrationStored", calibration_stored, "correction", 12, has_event=False),
 )
 """In the order in which a status has them."""

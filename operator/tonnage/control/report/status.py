@@ -125,8 +125,6 @@ def facts(status: Status) -> tuple[object, ...]:
     )
 
 
-OF_HISTORY = frozenset({"MetricsAvailable", "ScalingLimited"})
-"""Conditions that nobody knows without the last quarter of an hour of the engines."""
 GAUGE_SECTIONS = ("estimate", "measured", "calibration")
 COUNTERS = frozenset(
     {
@@ -244,7 +242,9 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     is_awaited = found.state.view.namespace in fleet.history_awaited
     if is_awaited:
         met = tuple(
-            before.conditions.get(each.type, each) if each.type in OF_HISTORY else each
+            before.conditions.get(each.type, each)
+            if CONDITION_TYPES[each.type].needs_history
+            else each
             for each in met
         )
     stated = _stated(found, known, met)
