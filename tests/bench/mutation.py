@@ -4,6 +4,11 @@
     PYTHONPATH=operator:tests/support:tests/bench:/tmp/cosmic \
         python tests/bench/mutation.py control|policy|estimate|serving [--every 5] [--module steady]
 
+``--every 5`` takes the mutants whose line, operator and place in the line hash to 0 modulo 5: of a
+line that two commits share, both try the same changes. ``--report FILE`` writes the names of
+those that lived, and ``--again FILE`` tries only those that lived in such a file: in a checkout of
+a commit before, this shows which of them its tests killed.
+
 The mutants are those of cosmic-ray, which needs to be installed for this alone, and three kinds of
 our own: a float by a tenth more, ``min`` for ``max``, and a comparison of ``in`` turned round. Left
 out are those of its operators that only repeat others (``+`` becomes ``-``, not each of the other
@@ -13,7 +18,8 @@ once; each mutant gets a fork, in which an import hook gives its source. mutmut 
 functions only, and half of this arithmetic is in the constants above them.
 
 A mutant is killed by a test that fails, by a doctest of its module, or by the time limit. Tests
-that fail without any mutant are left out, and told.
+that fail without any mutant are left out, and told. The limit is one of processor time, so that
+it ends the same mutants on a busy machine.
 """
 
 import contextlib
@@ -23,7 +29,9 @@ import gc
 import importlib
 import importlib.metadata
 import io
+import math
 import os
+import resource
 import signal
 import sys
 import time
@@ -34,6 +42,7 @@ from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
+from zlib import crc32
 
 import click
 import grimp
@@ -73,6 +82,9 @@ EXAMPLES = 20
 """Of each property: what only the hundredth example notices has no test of its own."""
 DONE_S = 0.02
 """Between two looks at whether a fork has ended."""
+JOBS = 2
+WAITING = 20
+"""Times its limit of processor time a mutant may take by the clock: one may sleep for ever."""
 
 
 class _Replaced(Operator):
@@ -124,8 +136,9 @@ class NotIn(Operator):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A module with one change."""
+    """A module with one change, and a name of the change that is the same in another commit."""
 
+    name: str
     module: str
     path: Path
     operator: str
@@ -148,30 +161,32 @@ class Mutant:
         return next(number for number, (old, new) in enumerate(pairs, 1) if old != new)
 
 
-def mutants_of(paths: Sequence[Path], every: int = 1) -> Iterator[Mutant]:
-    """Yield one in so many of the mutants of some modules."""
+def mutants_of(paths: Sequence[Path], is_drawn: Callable[[str], bool]) -> Iterator[Mutant]:
+    """Yield the mutants of some modules whose name is drawn."""
     operators = (*(get_operator(name)() for name in NAMES), SwapMinMax(), FloatByATenth(), NotIn())
-    changes = [
-        (path, operator, occurrence)
-        for path in paths
-        for operator in operators
-        for occurrence in range(positions(path, operator))
-    ]
-    for path, operator, occurrence in changes[::every]:
+    for path in paths:
         source = path.read_text()
-        changed = mutate_code(source, operator, occurrence)
-        if changed not in (None, source) and not is_signature(changed_line(source, changed)):
-            yield Mutant(
-                module=".".join(path.relative_to(ROOT / "operator").with_suffix("").parts),
-                path=path,
-                operator=type(operator).__name__,
-                source=changed,
-            )
+        lines = source.splitlines()
+        for operator in operators:
+            kind, seen = type(operator).__name__, Counter()
+            for occurrence, (begin, _) in enumerate(positions(path, operator)):
+                line = lines[begin[0] - 1].strip()
+                seen[line] += 1
+                name = f"{kind} {seen[line]} {line}"
+                if not is_drawn(name):
+                    continue
+                changed = mutate_code(source, operator, occurrence)
+                if changed not in (None, source) and not is_signature(
+                    changed_line(source, changed)
+                ):
+                    module = ".".join(path.relative_to(ROOT / "operator").with_suffix("").parts)
+                    yield Mutant(name=name, module=module, path=path, operator=kind, source=changed)
 
 
-def positions(path: Path, operator: Operator) -> int:
-    """Return how many changes an operator can make."""
-    return sum(len(list(operator.mutation_positions(node))) for node in ast_nodes(tree_of(path)))
+def positions(path: Path, operator: Operator) -> Iterator[tuple[tuple[int, int], object]]:
+    """Yield where an operator can make a change: (line, column) at which it begins and ends."""
+    for node in ast_nodes(tree_of(path)):
+        yield from operator.mutation_positions(node)
 
 
 @cache
@@ -252,8 +267,8 @@ def notices(mutant: Mutant, files: Sequence[str], without: Sequence[str]) -> boo
         return bool(doctest.testmod(importlib.import_module(mutant.module)).failed)
 
 
-def forked(work: Callable[[], int]) -> int:
-    """Return the process that does some work and ends with what it returns."""
+def forked(work: Callable[[], int], limit_s: float = 0) -> int:
+    """Return the process that does some work and ends with what it returns, or at a limit."""
     pid = os.fork()
     if pid:
         return pid
@@ -261,6 +276,8 @@ def forked(work: Callable[[], int]) -> int:
     try:
         os.setpgid(0, 0)
         os.dup2(os.open(os.devnull, os.O_RDWR), 2)
+        if limit_s:
+            resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(limit_s), math.ceil(limit_s) + 1))
         status = work()
     finally:
         os._exit(status)
@@ -277,38 +294,38 @@ def baseline(files: Sequence[str]) -> tuple[list[str], float]:
         os.write(writing, "\n".join(told).encode())
         return 0
 
-    began_s = time.monotonic()
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
     os.waitpid(forked(work), 0)
+    used_s = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - used.ru_utime
     os.close(writing)
     with os.fdopen(reading) as told:
         failing = told.read().splitlines()
     if CANNOT_RUN in failing:
         raise click.ClickException("the tests do not run")
-    return failing, time.monotonic() - began_s
+    return failing, used_s
 
 
 def survivors(
-    mutants: Sequence[Mutant], package: str, without: Sequence[str], *, limit_s: float, jobs: int
+    mutants: Sequence[Mutant], package: str, without: Sequence[str], limit_s: float
 ) -> tuple[list[Mutant], int]:
-    """Return the mutants that no test noticed, told as they are found, and how many took long."""
+    """Return the mutants that no test noticed, printed when found, and how many were late."""
     left, running = list(mutants), {}
     survived, late = [], 0
     while left or running:
-        while left and len(running) < jobs:
+        while left and len(running) < JOBS:
             mutant = left.pop(0)
             files = tests_of(package, mutant.path.stem)
-            pid = forked(lambda m=mutant, f=files: int(notices(m, f, without)))
+            pid = forked(lambda m=mutant, f=files: int(notices(m, f, without)), limit_s)
             running[pid] = mutant, time.monotonic()
         time.sleep(DONE_S)
         for pid, (mutant, began_s) in list(running.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if not ended and time.monotonic() - began_s > limit_s:
+            if time.monotonic() - began_s > WAITING * limit_s:
                 os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-                late += 1
-            elif not ended:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if not ended:
                 continue
-            elif status == 0:
+            late += os.WIFSIGNALED(status)
+            if status == 0:
                 survived.append(mutant)
                 click.echo(f"\n{mutant}")
             del running[pid]
@@ -334,9 +351,20 @@ def import_the_rest(package: str) -> None:
 @click.argument("package", type=click.Choice(sorted(PACKAGES)))
 @click.option("--module", help="Mutate this one only.")
 @click.option("--every", default=1, help="Take one mutant in so many.")
-@click.option("--limit-s", default=0.0, help="For one mutant. [default: 10 + 4 times all tests]")
-@click.option("--jobs", default=2)
-def main(package: str, *, module: str | None, every: int, limit_s: float, jobs: int) -> None:
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path, resolve_path=True),
+    help="Write the names of who lived.",
+)
+@click.option("--again", type=click.Path(path_type=Path, exists=True, resolve_path=True))
+def main(
+    package: str,
+    *,
+    module: str | None,
+    every: int,
+    report: Path | None,
+    again: Path | None,
+) -> None:
     os.chdir(ROOT)
     profile = hypothesis.settings(  # an example that fails is enough: none is made smaller
         derandomize=True,
@@ -352,10 +380,18 @@ def main(package: str, *, module: str | None, every: int, limit_s: float, jobs: 
         click.echo(f"left out, fails already: {test}")
     folder = ROOT / "operator/tonnage" / PACKAGES[package]
     paths = [path for path in sorted(folder.rglob("*.py")) if module in (None, path.stem)]
-    mutants = list(mutants_of(paths, every))
-    limit_s = limit_s or 10 + 4 * took_s
+    names = again and set(again.read_text().splitlines())
+    mutants = list(
+        mutants_of(
+            paths,
+            lambda name: name in names if names is not None else not crc32(name.encode()) % every,
+        )
+    )
+    limit_s = 10 + 4 * took_s
     click.echo(f"{len(mutants)} mutants; all tests take {took_s:.1f} s", err=True)
-    survived, late = survivors(mutants, package, failing, limit_s=limit_s, jobs=jobs)
+    survived, late = survivors(mutants, package, failing, limit_s)
+    if report:
+        report.write_text("".join(f"{each.name}\n" for each in survived))
     tried, missed = (Counter(each.path.stem for each in group) for group in (mutants, survived))
     click.echo(f"\n{'module':16}{'mutants':>9}{'killed':>9}{'survived':>9}")
     for name, number in (*sorted(tried.items()), ("all", len(mutants))):
