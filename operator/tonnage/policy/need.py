@@ -178,7 +178,7 @@ def _reasons_for_more(
         return []
     gpu, num_gpus = capacity.sizing.request.gpu, capacity.sizing.parallelism.num_gpus
     usd, added = fleet_usd_per_hour(gpu, gpus_per_replica=num_gpus, replicas=1), needed - before
-    price = "" if usd is None else f" ({added * usd:.2f} USD per hour)"
+    price = "" if usd is None else f" ({added * usd:.2f} {gpu.price.currency} per hour)"
     return [Reason(code=code, message=f"{text} need {needed}, {added} more{price}")]
 
 

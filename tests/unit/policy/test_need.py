@@ -1,11 +1,14 @@
 """Replicas for a demand and for what waits."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from builders import a_sizing_request
 from strategies import numbers
+from tonnage.catalog.gpu import Price
 from tonnage.policy.need import (
     Capacity,
     CurrentTraffic,
@@ -183,6 +186,18 @@ class TestOutlook:
         assert [reason.code for reason in answer.reasons] == ["Demand", "Headroom"]
         assert answer.reasons[-1].message.startswith("10% more, as demand may exceed")
         assert "need 5, 1 more (4.00 USD per hour)" in answer.reasons[-1].message
+
+    def test_of_rises_is_priced_in_the_currency_of_the_list(self):
+        request = SIZING.request
+        price = Price(rent_usd_per_hour=3.5, currency="EUR")
+        sizing = replace(SIZING, request=replace(request, gpu=replace(request.gpu, price=price)))
+        supply = Supply(ready=4, due_s=(), lead_s=300)
+        outlook = Outlook(requests_per_s=3.8 * EACH, origin="by trend", headroom=0.1)
+        traffic = CurrentTraffic(requests_per_s=3.5 * EACH)
+
+        answer = need(Capacity(sizing=sizing), traffic, drain_s=60, outlook=outlook, supply=supply)
+
+        assert "need 5, 1 more (3.50 EUR per hour)" in answer.reasons[-1].message
 
     def test_of_rises_that_add_no_replica_says_nothing(self):
         answer = self.expecting(3.5, headroom=0.1)
