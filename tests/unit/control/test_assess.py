@@ -308,7 +308,8 @@ class TestScalingDown:
             raise SearchAbandonedError("5 s of each tick are for searches")
 
         state = a_state(replicas=4, load=1)
-        memory = a_memory(state, recent_needs=((NOW_S - 290, 2), (NOW_S - 15, 2)), **QUICK)
+        recent = ((NOW_S - 290, 2), (NOW_S - 150, 2), (NOW_S - 15, 2))
+        memory = a_memory(state, recent_needs=recent, **QUICK)
         for tick in range(20):
             fleet = a_fleet(state, now_s=NOW_S + 15 * tick)
             found = size_object(state, fleet, memory, SizingCache(on_search=abandon))
@@ -317,7 +318,8 @@ class TestScalingDown:
 
         later = assessed(state, memory=memory, fleet=a_fleet(state, now_s=NOW_S + 15 * 20))
 
-        assert len(memory.decided.recent_needs) == 2
+        needs = [each.at_s - NOW_S for each in memory.decided.recent_needs]
+        assert needs == [-290, -150, 15 * 19]
         assert later.decision.replicas == 3
 
     def test_waits_for_a_whole_window_after_metrics_came_back(self):

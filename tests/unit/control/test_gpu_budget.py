@@ -121,8 +121,15 @@ class TestATemplateOfMoreGpus:
         found, outcome = decided(self.growing("a"), self.growing("b"), max_gpus=12)
 
         assert [each.template is not None for each in outcome.writes] == [True, False]
-        assert said(outcome, "b", "PlanValid")[:2] == ("False", "GPUBudget")
+        state, reason, message = said(outcome, "b", "PlanValid")
+        assert (state, reason) == ("False", "GPUBudget")
+        assert "2 replicas would take 4 more GPUs, and the GPU budget has 0 free" in message
         assert found == {"a": 2, "b": 2}
+
+    def test_is_refused_with_the_gpus_that_are_free(self):
+        _, outcome = decided(self.growing("a"), max_gpus=7)
+
+        assert "4 more GPUs, and the GPU budget has 3 free" in said(outcome, "a", "PlanValid")[2]
 
     def test_leaves_its_own_replicas_no_more_than_the_rest(self):
         found, outcome = decided(self.growing("a", load=9), max_gpus=12)
@@ -218,6 +225,18 @@ class TestWhatIsNotCounted:
             "2 replicas would take 4 more GPUs, and the GPU budget cannot count "
             "nvidia.com/mig-3g.40gb of pod serving/mig-0"
         )
+
+    def test_lets_a_template_of_as_many_gpus_pass(self):
+        engine = {"version": "0.33", "image": "registry.test/mine/vllm:v0.33.0"}
+        changed = a_manifest("z", generation=2, engine=engine)
+        live = a_deployment_body(a_model("z"), sizing=SIZING)
+        mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
+        fleet = a_fleet(mig, a_state(changed, live=live), settings={"max_gpus": 1000})
+
+        outcome = tick(fleet, Memory())
+
+        assert outcome.found[1].refusal is None
+        assert outcome.writes[1].template is not None
 
     def test_that_waits_for_gpus_comes_before_others_when_some_are_free(self):
         short, other = running("a", priority=1), running("b", replicas=3, load=1.5)

@@ -120,6 +120,13 @@ class TestTheLeadOfAReplica:
 
         assert self.due_s(pod) == (175,)
 
+    def test_has_passed_in_part_for_a_pod_that_no_scheduler_has_looked_at(self):
+        pod = a_pod_body("a", ready_for_s=None)
+        pod["metadata"]["creationTimestamp"] = at(100)
+        pod["status"] = {"phase": "Pending"}
+
+        assert self.due_s(pod) == (375,)
+
     def test_begins_anew_for_a_pod_that_waits_for_a_node(self):
         pod = a_pod_body("a", ready_for_s=None) | {"status": UNSCHEDULABLE}
 
