@@ -5,9 +5,8 @@
         python tests/bench/mutation.py control|policy|estimate|serving [--every 5] [--module steady]
 
 ``--every 5`` takes the mutants whose line, operator and place in the line hash to 0 modulo 5: of a
-line that two commits share, both try the same changes. ``--report FILE`` writes the names of
-those that lived, and ``--again FILE`` tries only those that lived in such a file: in a checkout of
-a commit before, this shows which of them its tests killed.
+line that two commits share, both try the same changes. ``--again FILE`` tries only those that
+lived by the output in a file: at a commit before, it shows which of them the tests killed then.
 
 The mutants are those of cosmic-ray, which needs to be installed for this alone, and three kinds of
 our own: a float by a tenth more, ``min`` for ``max``, and a comparison of ``in`` turned round. Left
@@ -141,12 +140,11 @@ class Mutant:
     name: str
     module: str
     path: Path
-    operator: str
     source: str
 
     def __str__(self) -> str:
         where = f"{self.path.relative_to(ROOT)}:{self.line}"
-        return f"{where} {self.operator}\n{self.diff}"
+        return f"{where} {self.name}\n{self.diff}"
 
     @property
     def diff(self) -> str:
@@ -173,14 +171,11 @@ def mutants_of(paths: Sequence[Path], is_drawn: Callable[[str], bool]) -> Iterat
                 line = lines[begin[0] - 1].strip()
                 seen[line] += 1
                 name = f"{kind} {seen[line]} {line}"
-                if not is_drawn(name):
+                changed = mutate_code(source, operator, occurrence) if is_drawn(name) else None
+                if changed in (None, source) or is_signature(changed_line(source, changed)):
                     continue
-                changed = mutate_code(source, operator, occurrence)
-                if changed not in (None, source) and not is_signature(
-                    changed_line(source, changed)
-                ):
-                    module = ".".join(path.relative_to(ROOT / "operator").with_suffix("").parts)
-                    yield Mutant(name=name, module=module, path=path, operator=kind, source=changed)
+                module = ".".join(path.relative_to(ROOT / "operator").with_suffix("").parts)
+                yield Mutant(name=name, module=module, path=path, source=changed)
 
 
 def positions(path: Path, operator: Operator) -> Iterator[tuple[tuple[int, int], object]]:
@@ -351,20 +346,8 @@ def import_the_rest(package: str) -> None:
 @click.argument("package", type=click.Choice(sorted(PACKAGES)))
 @click.option("--module", help="Mutate this one only.")
 @click.option("--every", default=1, help="Take one mutant in so many.")
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path, resolve_path=True),
-    help="Write the names of who lived.",
-)
 @click.option("--again", type=click.Path(path_type=Path, exists=True, resolve_path=True))
-def main(
-    package: str,
-    *,
-    module: str | None,
-    every: int,
-    report: Path | None,
-    again: Path | None,
-) -> None:
+def main(package: str, *, module: str | None, every: int, again: Path | None) -> None:
     os.chdir(ROOT)
     profile = hypothesis.settings(  # an example that fails is enough: none is made smaller
         derandomize=True,
@@ -380,18 +363,13 @@ def main(
         click.echo(f"left out, fails already: {test}")
     folder = ROOT / "operator/tonnage" / PACKAGES[package]
     paths = [path for path in sorted(folder.rglob("*.py")) if module in (None, path.stem)]
-    names = again and set(again.read_text().splitlines())
-    mutants = list(
-        mutants_of(
-            paths,
-            lambda name: name in names if names is not None else not crc32(name.encode()) % every,
-        )
-    )
+    lines = again.read_text().splitlines() if again else []
+    names = {line.partition(" ")[2] for line in lines if line.startswith("operator/")}
+    is_drawn = names.__contains__ if again else lambda name: not crc32(name.encode()) % every
+    mutants = list(mutants_of(paths, is_drawn))
     limit_s = 10 + 4 * took_s
     click.echo(f"{len(mutants)} mutants; all tests take {took_s:.1f} s", err=True)
     survived, late = survivors(mutants, package, failing, limit_s)
-    if report:
-        report.write_text("".join(f"{each.name}\n" for each in survived))
     tried, missed = (Counter(each.path.stem for each in group) for group in (mutants, survived))
     click.echo(f"\n{'module':16}{'mutants':>9}{'killed':>9}{'survived':>9}")
     for name, number in (*sorted(tried.items()), ("all", len(mutants))):
