@@ -109,6 +109,20 @@ class TestJudging:
 
         assert 1 < memory.posterior.goodput_factor < 1.3
 
+    def test_raises_it_not_in_the_first_window_after_a_step(self):
+        state = a_busy_state(late=0.0, load=0.97)
+
+        def after_windows(stepped_s_ago):
+            memory = None
+            for window in range(10):
+                now_s = NOW_S + WINDOW_S * window
+                stepped = (now_s - stepped_s_ago, 1)
+                memory = after(state, memory=memory, now_s=now_s, stepped=stepped)
+            return memory.posterior.goodput_factor
+
+        assert after_windows(WINDOW_S - 1) == 1
+        assert after_windows(WINDOW_S + 1) > 1
+
     def test_is_once_a_window(self):
         assert factor(judged_at_s=NOW_S - 119) == 1
         assert factor(judged_at_s=NOW_S - 121) < 1
