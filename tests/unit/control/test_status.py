@@ -173,6 +173,8 @@ class TestTheFixedPoint:
             each for each in after_a_restart(young).status.conditions if each.type == metrics.type
         ]
         assert (metrics.status, metrics.reason) == ("False", "MetricsIncomplete")
+        silent = after_a_restart(replace(state, engines=()), "serving").status  # an outage, say
+        assert "MetricsMissing" in [each.reason for each in silent.conditions]
         changed = replace(young, view=replace(young.view, generation=2))
         first = after_a_restart(changed, "serving")
         assert first.status.display.reason == "MetricsMissing"

@@ -142,7 +142,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     return Traffics(metrics=metrics, why=why, demand=demand, lengths=lengths)
 
 
-def _unseen_before(state: ModelState, fleet: Fleet) -> frozenset[str]:
+def unseen_before(state: ModelState, fleet: Fleet) -> frozenset[str]:
     """Return the pods that served before their first scrape that is known, if that is not long ago.
 
     What came to them before is in no window: demand may have been higher a moment ago.
@@ -201,7 +201,7 @@ def _trust(
     if silent := ready - demand.reporting:
         message = f"no fresh series of {pods_named(silent, state.pods)}"
         return Metrics.MISSING, Reason("MetricsIncomplete", message)
-    if young := _unseen_before(state, fleet):
+    if young := unseen_before(state, fleet):
         message = f"{pods_named(young, state.pods)}: samples of less than the last {UNSEEN}"
         return Metrics.MISSING, Reason("MetricsIncomplete", message)
     return Metrics.COMPLETE, Reason("Scraped", number)

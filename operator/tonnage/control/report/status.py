@@ -34,7 +34,7 @@ from tonnage.control.input.times import place_of, rfc3339
 from tonnage.control.input.writers import Cause, Failure, WriteKind
 from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.measure.causes import Utilization, utilization
-from tonnage.control.measure.traffic import moved_prompt_fraction
+from tonnage.control.measure.traffic import moved_prompt_fraction, unseen_before
 from tonnage.control.observe.starting import has_started
 from tonnage.control.report.calibrated import calibration_status, with_speeds
 from tonnage.control.report.conditions import (
@@ -228,7 +228,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     """Return what is said of an object, and its status where that materially differs.
 
     Figures for show are measured once in a status interval and for a write, not in each tick. While
-    a quarter of an hour of its engines is awaited, what hangs on it stays as it was reported.
+    a quarter of an hour of its engines is awaited that it lacks, what hangs on it stays as it was.
     """
     now, before = rfc3339(fleet.now_s), found.memory.reported
     known = before if found.pending else _with_decision(found, now)
@@ -239,7 +239,8 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         known = _looked(found, known, fleet)
         found = replace(found, memory=replace(found.memory, reported=known))
     met = conditions(found, fleet, now=now)
-    is_awaited = found.state.view.namespace in fleet.history_awaited
+    is_asked = found.state.view.namespace in fleet.history_awaited
+    is_awaited = is_asked and bool(unseen_before(found.state, fleet))
     if is_awaited:
         met = tuple(
             before.conditions.get(each.type, each)
