@@ -102,13 +102,11 @@ class Case:
             engine=self.engine,
             budget=budget,
             layout=self.layout,
-            pool_bytes=budget.kv_pool_bytes,
+            flags=self.flags,
             pool_range_bytes=(budget.kv_pool_low_bytes, budget.kv_pool_high_bytes),
-            max_num_seqs=self.flags.max_num_seqs,
             captures_decode=self.captures_decode,
-            num_layers=self.shape.num_layers / self.flags.parallelism.pipeline,
+            num_layers=self.shape.num_layers,
             context_tokens=self.context_tokens,
-            in_flight_tokens=self.in_flight_tokens,
         )
 
     @property
@@ -344,7 +342,6 @@ def case_of(
     shard = shard_of(
         shape,
         weights=weights,
-        kv_element_bytes=cache.element_bytes,
         cache=StoredCache(type=cache),
         parallelism=flags.parallelism,
         rules=rules,
@@ -356,7 +353,7 @@ def case_of(
         Server(
             engine=replace(engine, memory=memory_of(row, engine, memories)),
             gpu=gpu,
-            kv_element_bytes=cache.element_bytes,
+            cache=cache,
         ),
     )
     has_states = any(share.state_bytes for share in shard.kv)

@@ -31,7 +31,7 @@ from speed_row import (
     utilization_of,
 )
 
-from tonnage.catalog.cache_types import CACHE_TYPES
+from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache
 from tonnage.catalog.config.formats.quantization import WEIGHT_FORMATS
 from tonnage.catalog.engine import KnownEngine, find_engine
 from tonnage.catalog.engine_limits import products_in
@@ -223,11 +223,11 @@ def engine_of(run: RunMode) -> KnownEngine:
 
 
 def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: RunMode) -> Replica:
-    engine, element_bytes = engine_of(run), CACHE_TYPES[run.kv_format].element_bytes
+    engine, cache = engine_of(run), CACHE_TYPES[run.kv_format]
     shard = shard_of(
         shape,
         weights=shape.weight_format,
-        kv_element_bytes=element_bytes,
+        cache=StoredCache(type=cache),
         parallelism=split,
         keeps_experts_whole=keeps_experts_whole(row),
     )
@@ -239,7 +239,7 @@ def replica_of(row: Row, shape: ModelShape, gpu: Gpu, split: Parallelism, run: R
         gpu_memory_utilization=utilization,
         parallelism=split,
     )
-    server = Server(engine=engine, gpu=gpu, kv_element_bytes=element_bytes)
+    server = Server(engine=engine, gpu=gpu, cache=cache)
     budget = MemoryBudget(
         total_bytes=gpu.memory_bytes,
         utilization_fraction=utilization,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tonnage.catalog.engine import default_batched_tokens, parse_version
+from tonnage.catalog.engine import batch_defaults, parse_version
 from tonnage.catalog.gpu import CatalogError, Gpu
 
 Row = Mapping[str, str]
@@ -164,7 +164,7 @@ def limit_of(row: Row) -> int | None:
 
 
 def batched_tokens_of(row: Row, gpu: Gpu) -> int:
-    return int(_flag(row, "max_num_batched_tokens") or default_batched_tokens(gpu))
+    return int(_flag(row, "max_num_batched_tokens") or batch_defaults(gpu).max_num_batched_tokens)
 
 
 def utilization_of(row: Row) -> float:

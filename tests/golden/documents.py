@@ -8,6 +8,7 @@ import yaml
 
 from builders import a_gpu
 from golden.formulas import weight_bytes
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import DenseFfn, GroupedAttention
 from tonnage.sizing.parallelism.kernels import layer_kernels
@@ -74,6 +75,10 @@ def nominal_speeds(name, precision="fp16"):
     )
 
 
+CACHE_OF = {1: CACHE_TYPES["fp8"], 2: CACHE_TYPES["bf16"]}
+"""By bytes of an element."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Totals:
     """A model as the documents know it: how many parameters, and its attention."""
@@ -88,7 +93,7 @@ class Totals:
         work = self.layers * flop_per_pair(self.attention) / tensor / pipeline
         return KvShare(
             bytes_per_token=kv_bytes_per_token(
-                stage, kv_element_bytes=element_bytes, tensor=tensor
+                stage, cache_type=CACHE_OF[element_bytes], tensor=tensor
             ),
             flop_per_pair=work,
         )

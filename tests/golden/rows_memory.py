@@ -5,6 +5,7 @@ import math
 from builders import a_latent_attention, a_replica, a_shard, an_attention
 from golden.documents import ELEMENT_BYTES, TABLE, Totals, gpu, model, row
 from golden.formulas import Need, min_gpus, ways_out, weight_bytes
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.sizing.memory.ceiling import BudgetPart, MemoryBudget, sequences_held
 from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.kv import KvShare, kv_bytes_per_token
@@ -89,7 +90,7 @@ def kv_per_token_llama3():
 
 def kimi_kv_bytes_per_token():
     latent = a_latent_attention(kv_lora_rank=512, qk_rope_head_dim=64)
-    return kv_bytes_per_token([(61, latent)], kv_element_bytes=1)
+    return kv_bytes_per_token([(61, latent)], cache_type=CACHE_TYPES["fp8"])
 
 
 @row("kv-per-token-mla")

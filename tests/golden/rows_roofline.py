@@ -106,7 +106,5 @@ def parameters_70b(*, num_kv_heads, num_matrices, num_tables):
         vocab_size=128_256 if num_tables else 0,
         tied_embeddings=num_tables == 1,
     )
-    shard = shard_of(
-        shape, weights=shape.weight_format, kv_element_bytes=2, parallelism=Parallelism()
-    )
+    shard = shard_of(shape, weights=shape.weight_format, parallelism=Parallelism())
     return shard.weights_bytes / shape.weight_format.bytes_per_parameter

@@ -70,7 +70,7 @@ def _cache_bytes(shape: ModelShape, longest: int) -> float:
         tokens = longest
         if isinstance(attention, GroupedAttention) and attention.window_tokens:
             tokens = min(tokens, attention.window_tokens)
-        each = kv_bytes_per_layer(attention, kv_element_bytes=2)
+        each = kv_bytes_per_layer(attention)
         total += num_layers * (each * tokens + state_bytes(attention))
     return total
 

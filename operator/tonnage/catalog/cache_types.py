@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from tonnage.catalog.engine import parse_version
+from tonnage.catalog.gpu import FORBID_EXTRA
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -23,14 +24,11 @@ CACHE_TYPES_FILE = Path(__file__).parent / "engines" / "cache_types.toml"
 WINDOWS: Final = "sliding_window"
 """Among skipped layers, those with a window."""
 AttentionName = Literal["grouped", "sparse", "window", "latent", "sparse latent", "compressed"]
-_STRICT = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheType:
     """What one head of a layer holds of one token."""
-
-    __pydantic_config__ = _STRICT
 
     name: str
     key_bits: int
@@ -80,8 +78,6 @@ class CacheType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Name:
-    __pydantic_config__ = _STRICT
-
     since: str
     type: str
     attention: tuple[AttentionName, ...] = ()
@@ -89,8 +85,8 @@ class _Name:
 
 _DATA = tomllib.loads(CACHE_TYPES_FILE.read_text())
 _OTHERS: Mapping[str, str] = _DATA["others"]
-_NAMES = TypeAdapter(dict[str, _Name]).validate_python(_DATA["names"])
-CACHE_TYPES: Final = TypeAdapter(dict[str, CacheType]).validate_python(
+_NAMES = TypeAdapter(dict[str, _Name], config=FORBID_EXTRA).validate_python(_DATA["names"])
+CACHE_TYPES: Final = TypeAdapter(dict[str, CacheType], config=FORBID_EXTRA).validate_python(
     {name: {"name": name, **figures} for name, figures in _DATA["types"].items()}
 )
 """By their names in requests, of which ``bf16`` is any type of 16 bits."""
@@ -103,6 +99,9 @@ class StoredCache:
     type: CacheType
     skipped: tuple[str, ...] = ()
     """Layers that stay in 16 bits, by index, or ``sliding_window``."""
+
+
+WIDE_CACHE: Final = StoredCache(type=CACHE_TYPES["bf16"])
 
 
 def wide_layers(shape: ModelShape, stored: StoredCache) -> list[int]:

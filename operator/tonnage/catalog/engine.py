@@ -9,9 +9,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
-from tonnage.catalog.gpu import Gpu, UnsupportedEngineError
+from tonnage.catalog.gpu import FORBID_EXTRA, Gpu, UnsupportedEngineError
 from tonnage.catalog.parameters import WIDE_BYTES
 from tonnage.catalog.shape import ModelShape, StateAttention
 from tonnage.units import GIB
@@ -24,8 +24,6 @@ Value = TypeVar("Value")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
     """A constant, how far from it nine of ten measured values lie, and how many there were."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     value: float
     spread: float
@@ -40,8 +38,6 @@ class MemoryConstants:
 
     Written by ``tests/bench/fit_memory.py``; a comment beside each constant names its rows.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     since: str
     sampler_factor: Fitted
@@ -68,7 +64,8 @@ class MemoryConstants:
 def engine_rows(file: str, table: str, kind: type[Value]) -> tuple[Value, ...]:
     """Return the rows of a table of ``engines``, oldest first."""
     rows = tomllib.loads((ENGINES_FOLDER / file).read_text())[table]
-    return TypeAdapter(tuple[kind, ...]).validate_python(rows)  # type: ignore[valid-type]
+    adapter = TypeAdapter(tuple[kind, ...], config=FORBID_EXTRA)  # type: ignore[valid-type]
+    return adapter.validate_python(rows)
 
 
 def memory_constants() -> tuple[MemoryConstants, ...]:
@@ -82,8 +79,6 @@ class SecondRunner:
 
     Nothing here is fitted: ``engines/runners.toml`` says where it is read.
     """
-
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     since: str
     kinds: tuple[str, ...]
@@ -117,8 +112,6 @@ StateCacheKind = Literal[
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRules:
     """How a version cuts the cache into blocks."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")
 
     manages_windows: bool = True
     """Layers with a window keep only what it can see. False: they keep every token."""
@@ -159,8 +152,6 @@ CURRENT_CACHE_RULES = CacheRules()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineVersion:
     """The defaults, the cache rules and the flags of vLLM from one minor version on."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     since: str
     gpu_memory_utilization: float
@@ -224,10 +215,8 @@ def _dated_version(text: str) -> tuple[int, int] | None:
     """Return the version of a build that a date names; None: no date, or before any release."""
     match = re.search(r"(?<!\d)(20\d\d)(-?)(\d\d)\2(\d\d)(?!\d)", text)
     try:
-        day = date(int(match[1]), int(match[3]), int(match[4])) if match else None
+        day = date(int(match[1]), int(match[3]), int(match[4])) if match else date.min
     except ValueError:
-        return None
-    if day is None:
         return None
     releases: Mapping[str, date] = _vllm()["released"]
     older = [parse_version(minor) for minor, released in releases.items() if released <= day]
@@ -330,8 +319,6 @@ def _latest(entries: Sequence[_Dated], asked: tuple[int, int]) -> _Dated:
 class BatchDefaults:
     """What a server takes for the two flags that size a step, where it is told neither."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
-
     since: str
     least_memory_gib: int
     """Of the boards that it holds for."""
@@ -421,8 +408,3 @@ def _product_and_version(image: str) -> tuple[str, str | None]:
     version = re.match(r"v?(0\.\d{1,4})(?=[.+-]|$)", tag)
     is_other = f"/{path}/{product}".endswith(others)
     return "" if is_other else product, version[1] if version else None
-
-
-def default_batched_tokens(gpu: Gpu) -> int:
-    """Return what the newest vLLM takes for ``--max-num-batched-tokens`` on this GPU."""
-    return batch_defaults(gpu).max_num_batched_tokens

@@ -12,11 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.engine import at_version, parse_version
-from tonnage.catalog.gpu import Gpu
+from tonnage.catalog.gpu import FORBID_EXTRA, Gpu
 from tonnage.catalog.shape import Assumption, ModelShape, WeightFormat
 
 DEPRECATED_FLAG = "--allow-deprecated-quantization"
@@ -34,17 +34,11 @@ class Use:
 
     engine_minor: str
     gpu: Gpu
-    model_type: str
+    shape: ModelShape
     weights_name: str
     """Of the format: a key of ``[weights]``, or one that has no limit."""
     cache: str = "bf16"
     """A key of ``CACHE_TYPES``."""
-    quant_method: str = ""
-    """Of the checkpoint."""
-    orders_activations: bool = False
-    """Of the checkpoint: groups of weights in the order of their activations."""
-    checkpoint_cache: str = "bf16"
-    """Which ``auto`` means, and is not asked for."""
 
 
 def refusals(use: Use) -> Iterator[str]:
@@ -62,21 +56,21 @@ def refusals(use: Use) -> Iterator[str]:
 
 def _of_kind(use: Use) -> Iterator[str]:
     asked, quantization = parse_version(use.engine_minor), _limits()["quantization"]
-    kind = f"vLLM serves models of the kind {use.model_type}"
-    yield from _of_versions(_limits(), use.model_type, kind, asked)
-    if use.quant_method not in quantization["plugins"]:
-        deed = f"vLLM takes checkpoints of {use.quant_method}"
-        yield from _of_versions(quantization, use.quant_method, deed, asked)
+    model_type, method = use.shape.model_type, use.shape.quant_method
+    kind = f"vLLM serves models of the kind {model_type}"
+    yield from _of_versions(_limits(), model_type, kind, asked)
+    if method not in quantization["plugins"]:
+        deed = f"vLLM takes checkpoints of {method}"
+        yield from _of_versions(quantization, method, deed, asked)
     last_ordered = quantization["activation_order_until"]
-    if use.orders_activations and asked > parse_version(last_ordered):
+    if use.shape.orders_activations and asked > parse_version(last_ordered):
         yield (
             "vLLM takes quantized weights that are ordered by activation (desc_act, actorder) up "
             f"to {last_ordered} only"
         )
-    if not use.gpu.has_bf16 and needs_bf16(use.model_type):
+    if not use.gpu.has_bf16 and needs_bf16(model_type):
         yield (
-            f"models of the kind {use.model_type} do not run in float16, and {use.gpu.name} has "
-            "no bf16"
+            f"models of the kind {model_type} do not run in float16, and {use.gpu.name} has no bf16"
         )
 
 
@@ -124,7 +118,7 @@ def _of_board(use: Use, capability: int) -> Iterator[str]:
         rule["formats"].get(use.weights_name, 0)
         for rule in _limits()["weights_before"]
         if asked < parse_version(rule["version"])
-        and rule.get("method", use.quant_method) == use.quant_method
+        and rule.get("method", use.shape.quant_method) == use.shape.quant_method
     )
     least = max(_limits()["weights"].get(use.weights_name, 0), *of_then, 0)
     if capability < least:
@@ -176,11 +170,11 @@ def automatic_cache(use: Use) -> str:
         models/config.py: what a kind of model has.
     """
     asked, rules = parse_version(use.engine_minor), _limits()["cache"]
-    since = rules["of_checkpoint_since"].get(use.checkpoint_cache)
+    since = rules["of_checkpoint_since"].get(use.shape.kv_cache_format)
     if since and asked >= parse_version(since):
-        return use.checkpoint_cache
+        return use.shape.kv_cache_format
     is_fp8 = any(
-        rule["kind"] == use.model_type
+        rule["kind"] == use.shape.model_type
         and parse_version(rule["since"]) <= asked <= parse_version(rule["until"])
         and use.gpu.generation in rule.get("generations", (use.gpu.generation,))
         for rule in rules["defaults"]
@@ -203,9 +197,24 @@ def board_refusals(engine_minor: str, gpu: Gpu) -> Iterator[str]:
 
 
 def cache_refusal(use: Use) -> str | None:
-    """Say why there are no kernels for such a cache; None: there are."""
+    """Say why there are no kernels for such a cache; None: there are.
+
+    Or in 16 bits, why that of a checkpoint that has one in fp8 would be that, whatever is asked.
+
+    Sources:
+        [vllm-source] layers/attention/attention.py Attention: kv_cache_scheme went before what was
+        asked for; csrc quant_utils.cuh: until 0.19 no 16-bit type was known by its name.
+    """
     if use.cache == "bf16":
-        return _refusal_of_16_bits(use)
+        rules, asked = _limits()["cache"], parse_version(use.engine_minor)
+        first, named = rules["of_checkpoint_since"]["fp8"], rules["of_checkpoint_yields_since"]
+        is_known = not parse_version(first) <= asked < parse_version(named)
+        if is_known or use.shape.kv_cache_format != "fp8":
+            return None
+        return (
+            f"the checkpoint has a cache in fp8, and vLLM {use.engine_minor} takes no 16 bits in "
+            f"its place; {named} and later do"
+        )
     capability = _limits()["generations"].get(use.gpu.generation)
     least = CACHE_TYPES[use.cache].least_capability
     if capability is None or capability >= least:
@@ -224,25 +233,6 @@ def cache_kernels(use: Use) -> str | None:
         (since for since, those in families.items() if family in those), "no later version"
     )
     return f"vLLM {use.engine_minor} has no kernels for it on {use.gpu.name}, {later} has"
-
-
-def _refusal_of_16_bits(use: Use) -> str | None:
-    """Say why the cache of a checkpoint that has one in fp8 would be that, whatever is asked.
-
-    Sources:
-        [vllm-source] layers/attention/attention.py Attention: kv_cache_scheme went before what was
-        asked for; csrc quant_utils.cuh: until 0.19 no 16-bit type was known by its name.
-    """
-    rules = _limits()["cache"]
-    first, named = rules["of_checkpoint_since"]["fp8"], rules["of_checkpoint_yields_since"]
-    if use.checkpoint_cache != "fp8":
-        return None
-    if not parse_version(first) <= parse_version(use.engine_minor) < parse_version(named):
-        return None
-    return (
-        f"the checkpoint has a cache in fp8, and vLLM {use.engine_minor} takes no 16 bits in its "
-        f"place; {named} and later do"
-    )
 
 
 def _lack(what: str, least: int, gpu: Gpu, capability: int) -> str:
@@ -266,7 +256,7 @@ table: a bound."""
 class KernelTable:
     """The kernels by format, board or generation, and the first version that takes them."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")
+    __pydantic_config__ = FORBID_EXTRA
 
     source: str
     names: Mapping[str, str]

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import TypeAdapter
 
 from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.engine import Value, at_version
@@ -25,7 +25,7 @@ from tonnage.catalog.engine_limits import (
     scaling_of,
     unpacked_share,
 )
-from tonnage.catalog.gpu import COMPUTE_FALLBACK, Gpu
+from tonnage.catalog.gpu import COMPUTE_FALLBACK, FORBID_EXTRA, Gpu
 from tonnage.catalog.shape import WeightFormat
 
 SPEED_FILE = Path(__file__).parent / "engines" / "speed.toml"
@@ -34,14 +34,11 @@ GENERATION_MEMORY = {"ampere": "hbm", "hopper": "hbm", "blackwell": "hbm", "ada"
                      "blackwell-rtx": "gddr"}  # fmt: skip
 """The kind of memory of the boards of a generation whose kernels were measured."""
 CutlassExperts = Literal["none", "whole", "all"]
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpeedConstants:
     """The constants of the formula in ``sizing.step_time.step``. Priors here, learned later."""
-
-    __pydantic_config__ = _STRICT
 
     bandwidth_efficiency: float
     """Share of the nominal memory bandwidth that the memory part of a step achieves."""
@@ -135,8 +132,6 @@ TEXTBOOK_SPEED = SpeedConstants(
 class ExpertsPrefill:
     """How fast grouped products of experts of a format multiply many tokens."""
 
-    __pydantic_config__ = _STRICT
-
     precision: str
     """In which they multiply: a key of ``Gpu.peak_flop_per_s``."""
     efficiency: float
@@ -150,7 +145,7 @@ class ExpertsPrefill:
 class SpeedTable:
     """The fitted constants, by what they depend on."""
 
-    __pydantic_config__ = _STRICT
+    __pydantic_config__ = FORBID_EXTRA
 
     source: str
     per_step_s: Mapping[str, float]
@@ -208,11 +203,6 @@ class SpeedTable:
     whose model the fit had not seen."""
     unmeasured_fraction: Mapping[str, float]
     """What is added to it, as an error of its own, for each kind of thing that was not measured."""
-
-    @property
-    def measured_anywhere(self) -> tuple[str, ...]:
-        """Formats that were measured on some generation."""
-        return tuple({name for names in self.measured.values() for name in names})
 
 
 @cache

@@ -39,8 +39,6 @@ ASKED_OF_PRICES: Final = frozenset({"missing", "whole_nodes", "provider"})
 class Source:
     """Where a figure is from: a key of ``sources.toml`` and what it says there."""
 
-    __pydantic_config__ = FORBID_EXTRA
-
     key: str
     quote: str
 
@@ -99,8 +97,6 @@ class Rent:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
     """What one GPU costs, rented or owned. Administrators override both."""
-
-    __pydantic_config__ = FORBID_EXTRA
 
     rents: tuple[Rent, ...] = ()
     rent_usd_per_hour: PositiveFloat | None = None

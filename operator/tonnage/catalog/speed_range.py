@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 
 from tonnage.catalog.engine_limits import dense_kernels, format_of_experts, kernel_table, scaling_of
 from tonnage.catalog.engine_speed import SpeedTable, memory_class, speed_table
@@ -91,7 +92,8 @@ def _of_board(table: SpeedTable, gpu: Gpu) -> Iterator[Unmeasured]:
 def _of_weights(
     table: SpeedTable, gpu: Gpu, weights: WeightFormat, shape: ModelShape
 ) -> Iterator[Unmeasured]:
-    known = table.measured.get(gpu.generation, table.measured_anywhere)
+    anywhere = tuple(chain.from_iterable(table.measured.values()))
+    known = table.measured.get(gpu.generation, anywhere)
     names = [scaling_of(weights)]
     if shape.has_experts:
         names.append(format_of_experts(weights))

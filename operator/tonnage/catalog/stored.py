@@ -1,17 +1,12 @@
-"""A model's weights as its files hold them, beside what the shape makes of them.
+"""A model's weights as its files hold them, by part, beside what the shape makes of them.
+
+The names of tensors are read by their parts between dots, so that scales, zero points and packed
+weights count to the matrix that they belong to, whatever the method that quantized it calls them.
 
 Sources:
-    [vllm-source] config/model.py: float32 models are served in 16 bits;
-    model_executor/models/utils.py: a tied table is loaded once.
-
-Which part of a model a tensor belongs to, by the name that its publisher gave it.
-
-Names are read by their parts between dots, so that scales, zero points and packed weights count
-to the matrix that they belong to, whatever the method that quantized it calls them.
-
-Sources:
-    [vllm-source] model_executor/models: the names that each model maps its checkpoints from, and
-    MultiModelKeys for what is an encoder.
+    [vllm-source] config/model.py: float32 models are served in 16 bits; model_executor/models: the
+    names that each model maps its checkpoints from, MultiModelKeys for what is an encoder, and
+    utils.py: a tied table is loaded once.
 """
 
 import itertools
@@ -24,7 +19,7 @@ from typing import Any, Final
 
 from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
 from tonnage.catalog.safetensors import Checkpoint, Tensor
-from tonnage.catalog.shape import ModelShape, StoredPart, StoredWeights
+from tonnage.catalog.shape import ModelShape, StoredWeights
 from tonnage.units import format_bytes
 
 
@@ -169,17 +164,13 @@ def weights_by_part(checkpoint: Checkpoint, *, num_layers: int) -> StoredWeights
     """
     found = tensor_parts((tensor.name for tensor in checkpoint.tensors), num_layers=num_layers)
     part_of = {name: tensor.part for name, tensor in found.items()}
-    num_bytes, num_tensors = Counter[str](), Counter[str]()
+    num_bytes = Counter[str]()
     for tensor in checkpoint.tensors:
         part = part_of[tensor.name]
         num_bytes[part] += loaded_bytes(tensor, part)
-        num_tensors[part] += 1
-    parts: dict[str, Any] = {
-        part: StoredPart(num_bytes=num_bytes[part], num_tensors=number)
-        for part, number in num_tensors.items()
-    }
     notes = tuple(_notes(checkpoint, part_of, held_bytes=num_bytes.total()))
-    return replace(StoredWeights(notes=notes), **parts)
+    parts: dict[str, Any] = dict(num_bytes)
+    return StoredWeights(notes=notes, **parts)
 
 
 def loaded_bytes(tensor: Tensor, part: str) -> int:
@@ -201,20 +192,16 @@ def _notes(checkpoint: Checkpoint, part_of: Mapping[str, str], *, held_bytes: in
         )
     unknown = sorted(name for name, part in part_of.items() if part == "other")
     if unknown:
-        yield f"tensors of no part that is known: {_first_names(unknown)}"
-
-
-def _first_names(names: Iterable[str]) -> str:
-    shown = [repr(name[:NAME_LENGTH]) for name in names]
-    more = len(shown) - MAX_NAMES
-    return ", ".join(shown[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
+        shown = ", ".join(repr(name[:NAME_LENGTH]) for name in unknown[:MAX_NAMES])
+        more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
+        yield f"tensors of no part that is known: {shown}{more}"
 
 
 def apply_checkpoint(shape: ModelShape, weights: StoredWeights) -> ModelShape:
     """Return the shape with the weights of its files, and notes on how far its own count is off."""
     weights, remarks = _as_tied(weights, shape)
-    if shape.encoder_parameters and weights.encoders.num_bytes:
-        shape = replace(shape, encoder_parameters=weights.encoders.num_bytes // WIDE_BYTES)
+    if shape.encoder_parameters and weights.encoders:
+        shape = replace(shape, encoder_parameters=weights.encoders // WIDE_BYTES)
     notes = (*weights.notes, *remarks, *_comparison(weights, counted_bytes(shape)))
     return replace(shape, stored=weights, notes=(*shape.notes, *notes))
 
@@ -224,15 +211,11 @@ def _as_tied(weights: StoredWeights, shape: ModelShape) -> tuple[StoredWeights, 
     head = weights.head
     if not shape.tied_embeddings:
         missing = ("config.json has a head of its own, the files have none",)
-        return weights, () if head.num_tensors or not weights.embedding.num_tensors else missing
-    if not head.num_tensors:
+        return weights, () if head or not weights.embedding else missing
+    if not head:
         return weights, ()
-    skipped = StoredPart(
-        num_bytes=weights.skipped.num_bytes + head.num_bytes,
-        num_tensors=weights.skipped.num_tensors + head.num_tensors,
-    )
-    note = f"the files have a head of {format_bytes(head.num_bytes)} that is tied: not loaded"
-    return replace(weights, head=StoredPart(), skipped=skipped), (note,)
+    note = f"the files have a head of {format_bytes(head)} that is tied: not loaded"
+    return replace(weights, head=0, skipped=weights.skipped + head), (note,)
 
 
 def _comparison(weights: StoredWeights, counted: Mapping[str, float]) -> Iterator[str]:
@@ -242,8 +225,8 @@ def _comparison(weights: StoredWeights, counted: Mapping[str, float]) -> Iterato
         yield f"weights agree: {totals}"
         return
     parts = "; ".join(
-        f"{name} {format_bytes(part.num_bytes)} and {format_bytes(counted.get(name, 0))}"
-        for name, part in weights.parts()
-        if name not in {"draft", "skipped"} and (part.num_bytes or counted.get(name))
+        f"{name} {format_bytes(num_bytes)} and {format_bytes(counted.get(name, 0))}"
+        for name, num_bytes in weights.parts()
+        if name not in {"draft", "skipped"} and (num_bytes or counted.get(name))
     )
     yield f"weights differ: {totals}: {parts}"

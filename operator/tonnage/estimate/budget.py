@@ -7,7 +7,8 @@ with it, so a budget that is burnt comes back by itself.
 """
 
 import math
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final
@@ -103,25 +104,15 @@ def with_judged(known: Ledger, judged: Mapping[str, Judged], *, at_s: float) -> 
     Where the clock was set back, what is counted for a time to come counts for now.
     """
     now = math.floor(at_s / known.bin_s)
-    limits = dict[str, dict[int, Judged]]()
-    for limit, bins in known.limits.items():
-        found = limits.setdefault(limit, {})
-        for at, each in bins.items():
-            if at > now - BINS:
-                _add(found, min(at, now), each)
-    for limit, more in judged.items():
-        _add(limits.setdefault(limit, {}), now, more)
-    return replace(known, limits={limit: bins for limit, bins in limits.items() if bins})
+    added = ((limit, now, each) for limit, each in judged.items())
+    return _ledger(known, (*_entries(known), *added), now=now)
 
 
 def with_past(known: Ledger, past: Ledger, *, now_s: float) -> Ledger:
     """Return the ledger with what was counted before it began."""
     before = in_window(past, known.window_s if known.limits else past.window_s, now_s=now_s)
-    limits = {limit: dict(bins) for limit, bins in before.limits.items()}
-    for limit, bins in known.limits.items():
-        for at, each in bins.items():
-            _add(limits.setdefault(limit, {}), at, each)
-    return with_judged(replace(before, limits=limits), {}, at_s=now_s)
+    both = (*_entries(before), *_entries(known))
+    return _ledger(before, both, now=math.floor(now_s / before.bin_s))
 
 
 def in_window(known: Ledger, window_s: float, *, now_s: float) -> Ledger:
@@ -131,14 +122,26 @@ def in_window(known: Ledger, window_s: float, *, now_s: float) -> Ledger:
     """
     if window_s == known.window_s:
         return known
-    moved = replace(known, window_s=window_s, limits={})
-    limits = dict[str, Bins]()
-    for limit, bins in known.limits.items():
-        found = dict[int, Judged]()
-        for at, each in bins.items():
-            _add(found, math.floor(min(now_s, (at + 0.5) * known.bin_s) / moved.bin_s), each)
-        limits[limit] = found
-    return with_judged(replace(moved, limits=limits), {}, at_s=now_s)
+    moved = replace(known, window_s=window_s)
+    entries = (
+        (limit, math.floor(min(now_s, (at + 0.5) * known.bin_s) / moved.bin_s), each)
+        for limit, at, each in _entries(known)
+    )
+    return _ledger(moved, entries, now=math.floor(now_s / moved.bin_s))
+
+
+def _entries(known: Ledger) -> Iterator[tuple[str, int, Judged]]:
+    return ((limit, at, each) for limit, bins in known.limits.items() for at, each in bins.items())
+
+
+def _ledger(known: Ledger, entries: Iterable[tuple[str, int, Judged]], *, now: int) -> Ledger:
+    """Return a ledger of these entries (limit, bin, judged), less those that left the window."""
+    limits = defaultdict[str, dict[int, Judged]](dict)
+    for limit, at, (number, late) in entries:
+        if at > now - BINS:
+            was = limits[limit].get(min(at, now), (0.0, 0.0))
+            limits[limit][min(at, now)] = was[0] + number, was[1] + late
+    return replace(known, limits=dict(limits))
 
 
 def error_budget(
@@ -165,8 +168,3 @@ def error_budget(
         num_late=late,
         recent_share=recent_late / recent if recent else 0.0,
     )
-
-
-def _add(bins: dict[int, Judged], at: int, more: Judged) -> None:
-    number, late = bins.get(at, (0.0, 0.0))
-    bins[at] = number + more[0], late + more[1]

@@ -19,7 +19,7 @@ is more the factor grows at once, where a replica less would still do it goes ba
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 
 from tonnage.estimate.attainment import LARGEST_UP, STEEPNESS, TargetResult
@@ -142,17 +142,8 @@ FORGET_S = DAY_S
 """In which evidence loses all but 1/e of its weight."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BurstTally:
-    """By target: requests late in bursts, and how many of all may be late."""
-
-    late: Mapping[str, float] = field(default_factory=dict)
-    allowed: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def pairs(self) -> list[tuple[float, float]]:
-        """(late, allowed) of each target that allows any."""
-        return [(self.late.get(name, 0.0), may) for name, may in self.allowed.items() if may > 0]
+BurstTally = Mapping[str, tuple[float, float]]
+"""By target: requests late in bursts, and how many of all may be late."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,27 +158,24 @@ class BurstWindow:
 def add_window(tally: BurstTally, window: BurstWindow) -> BurstTally:
     """Return the tally with one more window. What is late outside of bursts is no burst's."""
     kept = math.exp(-window.seconds / FORGET_S)
-    late = {name: kept * value for name, value in tally.late.items()}
-    allowed = {name: kept * value for name, value in tally.allowed.items()}
+    found = {name: (kept * late, kept * may) for name, (late, may) in tally.items()}
     for each in window.verdicts:
-        may_be = each.num_requests * (1 - each.quantile)
-        allowed[each.target] = allowed.get(each.target, 0.0) + may_be
-        late[each.target] = late.get(each.target, 0.0) + (
-            each.late_by_load if window.is_burst else 0.0
-        )
-    return BurstTally(late=late, allowed=allowed)
+        late, may = found.get(each.target, (0.0, 0.0))
+        late += each.late_by_load if window.is_burst else 0.0
+        found[each.target] = late, may + each.num_requests * (1 - each.quantile)
+    return found
 
 
 def factor_after(factor: float, tally: BurstTally) -> float:
     """Return the factor after a burst for which the reserve was there; as before: nothing is known.
 
-    >>> tally = BurstTally(late={"TTFT": 60.0}, allowed={"TTFT": 40.0})
-    >>> round(factor_after(1.5, tally), 2)
+    >>> round(factor_after(1.5, {"TTFT": (60.0, 40.0)}), 2)
     1.66
     """
-    missed = max((late / may for late, may in tally.pairs if late > max(1.0, may)), default=1.0)
+    pairs = [(late, may) for late, may in tally.values() if may > 0]
+    missed = max((late / may for late, may in pairs if late > max(1.0, may)), default=1.0)
     if missed > 1.0:
         step = min(LARGEST_DOWN, math.log(missed) / POWER)
         return min(HIGHEST, factor * math.exp(step))
-    spares = [may >= ENOUGH_ALLOWED and late < SPARE * may for late, may in tally.pairs]
+    spares = [may >= ENOUGH_ALLOWED and late < SPARE * may for late, may in pairs]
     return max(LOWEST, factor * math.exp(-LARGEST_UP)) if spares and all(spares) else factor

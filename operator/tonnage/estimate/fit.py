@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tonnage.estimate.posterior import SpeedPosterior, Three
+from tonnage.estimate.posterior import SpeedPosterior, Three, UpperTriangle
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step
@@ -136,9 +136,7 @@ class _Problem:
             share /= 2
         return None
 
-    def covariance(
-        self, moves: Three, cost: float
-    ) -> tuple[float, float, float, float, float, float]:
+    def covariance(self, moves: Three, cost: float) -> UpperTriangle:
         information, _ = self._normal(moves)
         wider = max(1.0, cost / max(1, len(self._timed) - len(moves)))
         columns = [

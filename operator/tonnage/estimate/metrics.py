@@ -4,10 +4,8 @@ A range selector at a moment is answered with every sample in it and its time. S
 the last tick come, one that failed is bridged, and what windows make of them is arithmetic of our
 own. No text of a user reaches a query.
 
-What a page of an engine says that is read: its metrics in all versions, as columns.
-
-One mapping for every name: those of vLLM 0.33, with the names down to 0.8. A version, or an engine,
-that names a metric otherwise gets its name here.
+What a page of an engine says that is read is in columns: one mapping for every name, those of vLLM
+0.33 and down to 0.8. A version, or an engine, that names a metric otherwise gets its name here.
 
 Sources:
     [vllm-source] v1/metrics/loggers.py.

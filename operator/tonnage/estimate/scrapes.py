@@ -10,7 +10,7 @@ import math
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import pairwise, starmap
+from itertools import pairwise
 from math import isfinite, nan
 from operator import sub
 from typing import Final, NamedTuple
@@ -246,7 +246,13 @@ class EngineScrapes:
         """Take in pages that did not follow, if they are as many in a row as are believed."""
         odd, first, raw = self._odd, len(self._odd) - 1, self._raw[1:]
         known = [(self.at_s, raw), *odd]
-        usual_per_s = max(self._usual_per_s(), min(starmap(_ended_per_s, pairwise(known))))
+        rates = (
+            (_ended(page) - _ended(last)) / (at_s - last_s)
+            for (last_s, last), (at_s, page) in pairwise(known)
+        )
+        usual_per_s = max(
+            self._usual_per_s(), min(each if isfinite(each) else 0.0 for each in rates)
+        )
         while first and _can_follow(odd[first - 1], odd[first], lambda: usual_per_s):
             first -= 1
         believed = odd[first:]
@@ -295,11 +301,6 @@ class EngineScrapes:
 def _ended(page: Row) -> float:
     rejected = page[REJECTED]
     return page[COMPLETED] + (rejected if isfinite(rejected) else 0.0)
-
-
-def _ended_per_s(before: Timed, after: Timed) -> float:
-    grown = _ended(after[1]) - _ended(before[1])
-    return grown / (after[0] - before[0]) if isfinite(grown) else 0.0
 
 
 def _can_follow(before: Timed, after: Timed, usual_per_s: Callable[[], float]) -> bool:

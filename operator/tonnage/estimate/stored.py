@@ -34,12 +34,7 @@ BEFORE: Final = 3
 """The oldest version that is read."""
 DIGITS: Final = 6
 COVARIANCE_DIGITS: Final = 9
-STARTS: Final[tuple[str, ...]] = (
-    "cold_start_s",
-    "cold_start_deviation_s",
-    "node_wait_s",
-    "num_starts",
-)
+STARTS: Final = ("cold_start_s", "cold_start_deviation_s", "node_wait_s", "num_starts")
 PARTS: Final[tuple[tuple[str, ...], ...]] = (STARTS, ("demand",), ("trial", "unmended"))
 """Fields of an object that go alone where one of them cannot be."""
 
@@ -220,7 +215,9 @@ def has_moved(before: Calibrations, after: Calibrations) -> bool:
     """Tell whether anything is new, or differs enough from what was written, to be written."""
     return (
         _any_moved(before.speed, after.speed, _speed_moved)
-        or _any_moved(before.memory, after.memory, _memory_moved)
+        or _any_moved(
+            before.memory, after.memory, lambda was, now: is_material(was.kv_tokens, now.kv_tokens)
+        )
         or _any_moved(before.objects, after.objects, _object_moved)
     )
 
@@ -238,10 +235,6 @@ def _speed_moved(before: SpeedPosterior, after: SpeedPosterior) -> bool:
         or any(map(_deviation_moved, before.variances, after.variances))
         or _evidence_moved(before.num_windows, after.num_windows, ENOUGH_WINDOWS)
     )
-
-
-def _memory_moved(before: MemoryReport, after: MemoryReport) -> bool:
-    return is_material(before.kv_tokens, after.kv_tokens)
 
 
 def _object_moved(before: ObjectPosterior, after: ObjectPosterior) -> bool:

@@ -93,12 +93,9 @@ def use_of(request: SizingRequest) -> Use:
     return Use(
         engine_minor=request.engine.minor,
         gpu=request.gpu,
-        model_type=request.shape.model_type,
+        shape=request.shape,
         weights_name=request.weights.name,
         cache=request.kv_format,
-        quant_method=request.shape.quant_method,
-        orders_activations=request.shape.orders_activations,
-        checkpoint_cache=request.shape.kv_cache_format,
     )
 
 
@@ -124,30 +121,29 @@ def with_running_cache(
 
 def _running_format(request: SizingRequest, flags: Mapping[str, str]) -> str:
     named = flags.get("--kv-cache-dtype", "auto")
-    use, shape = use_of(request), request.shape
+    shape = request.shape
     if named == "auto":
-        if shape.has_kind(CompressedAttention):
-            return request.kv_format
-        return automatic_cache(use)
+        is_fixed = shape.has_kind(CompressedAttention)
+        return request.kv_format if is_fixed else automatic_cache(use_of(request))
     refused = name_refusal(named, request.engine.minor, shape, request.switches.wide_cache)
-    if named == "fp8_e5m2" and _has_scales(use):
-        refused = f"vLLM refuses it for a checkpoint in {use.quant_method}: fp8 is what it takes"
+    if named == "fp8_e5m2" and _has_scales(shape, request.engine.minor):
+        refused = f"vLLM refuses it for a checkpoint in {shape.quant_method}: fp8 is what it takes"
     if refused:
         raise InvalidKvCacheError(f"--kv-cache-dtype {named}: {refused}")
     found = type_of(named)
     return "fp8" if found == "fp8_ds_mla" and shape.has_kind(CompressedAttention) else found
 
 
-def _has_scales(use: Use) -> bool:
+def _has_scales(shape: ModelShape, engine_minor: str) -> bool:
     """Tell whether layers of a checkpoint are made with scales for a cache in fp8_e4m3.
 
     Sources:
         [vllm-source] layers/attention/attention.py _init_kv_cache_quant.
     """
-    if use.quant_method == "compressed-tensors":
-        is_early = parse_version(use.engine_minor) < E5M2_BESIDE_PACKED_SINCE
-        return use.checkpoint_cache == "fp8" or is_early
-    return use.quant_method.startswith(SCALES_OF_E4M3)
+    if shape.quant_method == "compressed-tensors":
+        is_early = parse_version(engine_minor) < E5M2_BESIDE_PACKED_SINCE
+        return shape.kv_cache_format == "fp8" or is_early
+    return shape.quant_method.startswith(SCALES_OF_E4M3)
 
 
 def _skipped_layers(request: SizingRequest, found: str) -> Iterator[Assumption]:

@@ -204,34 +204,36 @@ class Sizing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A split before anything is simulated: its widest batch, and what it serves at most."""
+    """A split: its widest batch, what it serves at most, and what runs so far say of its flags."""
 
     request: SizingRequest
     shard: Shard
     widest: ChosenFlags
     idle: SteadyState
     bound_requests_per_s: float
+    chosen: ChosenFlags
+    """The best flags by these runs; before any the widest."""
+    runs: Length | None = None
+    """Short ones, or of medium length; flags that run are taken as they are. None: none yet."""
 
     @property
     def num_gpus(self) -> int:
         return self.shard.parallelism.num_gpus
 
-    def sizing(
-        self, chosen: ChosenFlags, served: Goodput, staffing: Staffing, replicas: int = 1
-    ) -> Sizing:
-        """Return the answer with these flags."""
-        queued = max_queued_tokens_of(self.request, chosen.replica)
-        return Sizing(
-            request=self.request,
-            flags=replace(chosen.flags, max_num_queued_tokens=queued or None),
-            shard=self.shard,
-            budget=memory_budget(self.request, self.shard, chosen.flags),
-            replica=chosen.replica,
-            idle=self.idle,
-            goodput=served,
-            staffing=staffing,
-            replicas=replicas,
-        )
+    @property
+    def requests_per_s(self) -> float:
+        """By these runs; offline, where there are none, as the memory ceiling gives it."""
+        if self.request.slo.is_offline:
+            return top_requests_per_s(self.widest.replica, self.request.workload)
+        return self.chosen.goodput.requests_per_s
+
+    @property
+    def most_requests_per_s(self) -> float:
+        """What each of some replicas is taken to serve by full runs at most."""
+        if self.runs is None or not _serves_alike(self.request):
+            return self.bound_requests_per_s
+        doubt = SHORT_RUN_DOUBT if self.runs is Length.COARSE else LONGER_RUN_DOUBT
+        return doubt * self.requests_per_s
 
 
 def outlines_of(
@@ -276,7 +278,14 @@ def _outlined(request: SizingRequest, parallelism: Parallelism) -> Candidate:
     else:
         widest = widest_fitting(request, shard)
     idle = steady_state(widest.replica, request.workload, IDLE)
-    _check_alone(request, widest.replica, idle)
+    for name, target, alone_s in latencies_alone(request, widest.replica, idle):
+        if alone_s > target.limit_s:
+            raise SLOInfeasibleError(
+                f"{name}: one request alone on {request.gpu.name} {parallelism} takes "
+                f"{format_s(alone_s)}, the SLO is {format_s(target.limit_s)}",
+                excess=alone_s / target.limit_s,
+                is_ttft=name == "timeToFirstToken",
+            )
     if request.flags is None and not request.slo.is_offline:
         bound = FlagSearch(request, shard, keep_searching).upper_bound(widest)
     else:
@@ -292,59 +301,33 @@ def _outlined(request: SizingRequest, parallelism: Parallelism) -> Candidate:
         widest=widest,
         idle=idle,
         bound_requests_per_s=bound * first * BOUND_DOUBT,
+        chosen=widest,
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankedCandidate:
-    """A split, and what short runs say of its best flags."""
-
-    outline: Candidate
-    coarse: ChosenFlags
-    is_refined: bool = False
-    """By runs of medium length, or its flags run."""
-
-    @property
-    def requests_per_s(self) -> float:
-        """By short runs; offline, where there are none, as the memory ceiling gives it."""
-        outline, request = self.outline, self.outline.request
-        if request.slo.is_offline:
-            return top_requests_per_s(outline.widest.replica, request.workload)
-        return self.coarse.goodput.requests_per_s
-
-    @property
-    def most_requests_per_s(self) -> float:
-        """What each of some replicas is taken to serve by full runs at most."""
-        if not _serves_alike(self.outline.request):
-            return self.outline.bound_requests_per_s
-        return (LONGER_RUN_DOUBT if self.is_refined else SHORT_RUN_DOUBT) * self.requests_per_s
-
-
-def may_serve(
-    tried: Candidate | RankedCandidate, each_requests_per_s: float, *, on_search: OnSearch
-) -> bool:
+def may_serve(tried: Candidate, each_requests_per_s: float, *, on_search: OnSearch) -> bool:
     """Tell whether each replica of a split may serve a rate, by runs at that rate alone.
 
     By short ones with any flags, or by a longer one with those that shorter ones chose.
     """
-    outline = tried.outline if isinstance(tried, RankedCandidate) else tried
-    request = outline.request
+    request = tried.request
     if request.flags or request.slo.is_offline or not _serves_alike(request):
         return True
-    search = FlagSearch(request, outline.shard, on_search)
-    if isinstance(tried, Candidate):
-        return search.can_serve(outline.widest, each_requests_per_s / SHORT_RUN_DOUBT)
-    if tried.is_refined:
-        return search.keeps(tried.coarse, each_requests_per_s / FULL_RUN_DOUBT, Length.FULL)
-    return search.keeps(tried.coarse, each_requests_per_s / LONGER_RUN_DOUBT, Length.MEDIUM)
+    search = FlagSearch(request, tried.shard, on_search)
+    if tried.runs is None:
+        return search.can_serve(tried.widest, each_requests_per_s / SHORT_RUN_DOUBT)
+    if tried.runs is Length.COARSE:
+        return search.keeps(tried.chosen, each_requests_per_s / LONGER_RUN_DOUBT, Length.MEDIUM)
+    return search.keeps(tried.chosen, each_requests_per_s / FULL_RUN_DOUBT, Length.FULL)
 
 
-def finalist_of(outline: Candidate, *, on_search: OnSearch) -> RankedCandidate:
+def ranked(outline: Candidate, *, on_search: OnSearch) -> Candidate:
     """Try a split with short runs; one whose flags run, or offline, is taken as it is."""
-    request, coarse = outline.request, outline.widest
-    if request.flags is None:
-        coarse = FlagSearch(request, outline.shard, on_search).coarse(coarse)
-    return RankedCandidate(outline=outline, coarse=coarse, is_refined=bool(request.flags))
+    request = outline.request
+    if request.flags is not None:
+        return replace(outline, runs=Length.MEDIUM)
+    chosen = FlagSearch(request, outline.shard, on_search).coarse(outline.widest)
+    return replace(outline, chosen=chosen, runs=Length.COARSE)
 
 
 def _serves_alike(request: SizingRequest) -> bool:
@@ -370,19 +353,18 @@ def size_with(
         DoesNotFitError, SLOInfeasibleError: this split will not do.
     """
     outline = outline_of(request, parallelism)
-    finalist = refined(finalist_of(outline, on_search=on_search), on_search=on_search)
+    finalist = refined(ranked(outline, on_search=on_search), on_search=on_search)
     found = simulate(finalist, on_search=on_search)
     return confirm_targets(found, on_search) if confirms else with_replicas(found)
 
 
-def refined(finalist: RankedCandidate, *, on_search: OnSearch) -> RankedCandidate:
+def refined(finalist: Candidate, *, on_search: OnSearch) -> Candidate:
     """Return the finalist with the flags that longer runs take; flags that run stay."""
-    if finalist.is_refined:
+    if finalist.runs is Length.MEDIUM:
         return finalist
-    request, outline = finalist.outline.request, finalist.outline
-    search = FlagSearch(_with_scv_of_replica(request, finalist), outline.shard, on_search)
-    chosen = search.refine(search.coarse(outline.widest))
-    return replace(finalist, coarse=chosen, is_refined=True)
+    search = FlagSearch(_with_scv_of_replica(finalist), finalist.shard, on_search)
+    chosen = search.refine(search.coarse(finalist.widest))
+    return replace(finalist, chosen=chosen, runs=Length.MEDIUM)
 
 
 def as_answer(sizing: Sizing, on_search: OnSearch) -> Sizing:
@@ -393,7 +375,7 @@ def as_answer(sizing: Sizing, on_search: OnSearch) -> Sizing:
 
 
 def simulate(
-    finalist: RankedCandidate,
+    finalist: Candidate,
     *,
     most_replicas: float | None = None,
     on_search: OnSearch = keep_searching,
@@ -406,19 +388,28 @@ def simulate(
     Raises:
         SLOInfeasibleError: the queues leave no rate that is worth a replica.
     """
-    outline, chosen = finalist.outline, finalist.coarse
-    request, shard = outline.request, outline.shard
+    request, shard, chosen = finalist.request, finalist.shard, finalist.chosen
     served = _goodput(request, chosen, on_search, is_last=most_replicas is None)
     top = top_requests_per_s(chosen.replica, request.workload)
     if served.requests_per_s <= LEAST_SHARE * top:
-        why = _what_fails(outline)
+        why = _what_fails(finalist)
         raise SLOInfeasibleError(
             f"{request.gpu.name} {shard.parallelism}: one request alone meets the SLO, but no "
             f"rate that is worth a replica does ({why})",
             is_ttft=why.startswith("TTFT"),
         )
-    alone = Staffing(each_requests_per_s=((1, served.requests_per_s),))
-    found = outline.sizing(chosen, served, alone)
+    queued = max_queued_tokens_of(request, chosen.replica)
+    found = Sizing(
+        request=request,
+        flags=replace(chosen.flags, max_num_queued_tokens=queued or None),
+        shard=shard,
+        budget=memory_budget(request, shard, chosen.flags),
+        replica=chosen.replica,
+        idle=finalist.idle,
+        goodput=served,
+        staffing=Staffing(each_requests_per_s=((1, served.requests_per_s),)),
+        replicas=1,
+    )
     rate = (1 + spread_of(request)) * (requests_per_s_asked(found) or math.inf)
 
     def is_enough(few: int, each: float) -> bool:
@@ -434,9 +425,10 @@ def simulate(
     return with_replicas(replace(found, staffing=staffing))
 
 
-def _with_scv_of_replica(request: SizingRequest, finalist: RankedCandidate) -> SizingRequest:
+def _with_scv_of_replica(finalist: Candidate) -> SizingRequest:
     """Return the request with the burstiness that reaches one of the replicas behind a Service."""
-    rate, each = request.demand.requests_per_s, finalist.requests_per_s
+    request, each = finalist.request, finalist.requests_per_s
+    rate = request.demand.requests_per_s
     if not rate or not each or request.routing is not Routing.SERVICE:
         return request
     replicas = max(1, math.ceil(rate / each))
@@ -533,19 +525,6 @@ def state_at_capacity(
         _, num_decoding = most_decoding(replica, request.workload)
         return steady_state(replica, request.workload, num_decoding)
     return state_at(replica, request.workload, requests_per_s)
-
-
-def _check_alone(request: SizingRequest, replica: Replica, idle: SteadyState) -> None:
-    """Refuse a split on which one request alone on an idle replica misses a target."""
-    for name, target, alone_s in latencies_alone(request, replica, idle):
-        if alone_s > target.limit_s:
-            raise SLOInfeasibleError(
-                f"{name}: one request alone on {request.gpu.name} "
-                f"{replica.model.shard.parallelism} takes {format_s(alone_s)}, the SLO is "
-                f"{format_s(target.limit_s)}",
-                excess=alone_s / target.limit_s,
-                is_ttft=name == "timeToFirstToken",
-            )
 
 
 def latencies_alone(

@@ -222,10 +222,9 @@ def speed_input(speed: SpeedConstants, origin: Origin, *, remark: str = "") -> I
     return Input(figure=Figure.SPEED, value=value, origin=origin)
 
 
-def cache_input(tokens: float, *, remark: str = "") -> Input:
+def cache_input(tokens: float, *, remark: str) -> Input:
     """Return the cache of a rank as an engine reported it. ``remark``: which one did."""
-    value = f"{tokens:,.0f} tokens of a rank"
-    value = f"{value}, {remark}" if remark else value
+    value = f"{tokens:,.0f} tokens of a rank, {remark}"
     return Input(figure=Figure.KV_CACHE, value=value, origin=Origin.MEASURED)
 
 

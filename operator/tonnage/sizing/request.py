@@ -163,10 +163,6 @@ class SizingRequest:
         return _hash_of(self)
 
     @property
-    def kv_element_bytes(self) -> float:
-        return CACHE_TYPES[self.kv_format].element_bytes
-
-    @property
     def cache(self) -> StoredCache:
         known = CACHE_TYPES[self.kv_format]
         since = known.plain_sparse_since.get(self.gpu.generation)
@@ -266,23 +262,21 @@ def look_up(
     shape = _as_named(shape or built_in_model(spec.model.id, overrides), spec.model.weights)
     version = spec.engine.known_version if spec.engine else engine_version
     _refuse_arguments(spec, shape, version or "")
-    _refuse_boards(spec.hardware.gpu, gpus, version or "")
-    weights, gpu = spec.model.weights, find_gpu(spec.hardware.gpu, gpus)
-    engine = find_engine(version or "")
+    boards = boards_named(spec.hardware.gpu, gpus)
+    refused = [list(board_refusals(version or "", board)) for board in boards]
+    if len(boards) > 1 and all(refused):  # of a name that means several
+        raise UnsupportedEngineError(f"engine.version {version}: {refused[0][-1]}")
+    gpu, engine = find_gpu(spec.hardware.gpu, gpus), find_engine(version or "")
     needed = method_assumptions(shape.quant_method, engine.minor)
     shape = replace(shape, assumptions=(*shape.assumptions, *needed))
-    known = Known(shape=shape, gpu=gpu, engine=engine, weights=_asked_weights(weights, shape))
+    stored = shape.weight_format  # asked for by a name that it has, too
+    weights = WEIGHT_FORMATS.get(spec.model.weights, stored)
+    weights = stored if weights.name in stored.names else weights
+    known = Known(shape=shape, gpu=gpu, engine=engine, weights=weights)
     _refuse_half_types(spec, gpu, dtype_of(shape, known.weights, gpu))
     for reason in refusals(spec, known.engine.minor, shape, gpu):
         raise UnsupportedEngineError(reason)
     return known
-
-
-def _asked_weights(asked: str, shape: ModelShape) -> WeightFormat:
-    """Return the format that is asked for: that of the files where they have one of this name."""
-    stored = shape.weight_format
-    found = WEIGHT_FORMATS.get(asked, stored)
-    return stored if found.name in stored.names else found
 
 
 def _as_named(shape: ModelShape, asked: str) -> ModelShape:
@@ -348,14 +342,6 @@ def without_stages(sizes: ParallelSizes) -> ParallelSizes:
             "engine.role nor model.kvOffload goes with them"
         )
     return sizes.model_copy(update={"pipeline": 1})
-
-
-def _refuse_boards(name: str, gpus: Mapping[str, Gpu], version: str) -> None:
-    """Refuse a name that means several boards, where the engine runs on none of them."""
-    boards = boards_named(name, gpus)
-    refused = [list(board_refusals(version, gpu)) for gpu in boards] if len(boards) > 1 else []
-    if refused and all(refused):
-        raise UnsupportedEngineError(f"engine.version {version}: {refused[0][-1]}")
 
 
 def _refuse_half_types(spec: Spec, gpu: Gpu, dtype: str) -> None:
@@ -445,35 +431,29 @@ def _spec_inputs(spec: Spec, request: SizingRequest) -> Iterator[Input]:
 
     ``request``: that was made of it.
     """
+    scv = spec.demand.arrival_scv if spec.demand else 1
+    tokens, class_s = request.max_num_batched_tokens, request.newest_first_s
+    offload, link = spec.model.kv_offload, spec.hardware.node_link
     yield given_input(Figure.CONTEXT, f"{request.context_tokens} tokens")
     yield given_input(Figure.SLO, targets_written(request.slo))
     yield from lengths_inputs(request.workload, Origin.GIVEN if spec.demand else Origin.GUESSED)
-    if request.adapters:
-        yield given_input(Figure.ADAPTERS, str(request.adapters))
-    if request.speculation:
-        yield given_input(Figure.SPECULATION, str(request.speculation))
-    if request.max_num_batched_tokens:
-        yield given_input(Figure.CHUNK, f"{request.max_num_batched_tokens} tokens per step")
-    yield given_input(Figure.DEMAND, demand_written(spec.demand, request.demand))
-    scv = spec.demand.arrival_scv if spec.demand else 1
+    of_engine = {
+        Figure.ADAPTERS: request.adapters,
+        Figure.SPECULATION: request.speculation,
+        Figure.CHUNK: tokens and f"{tokens} tokens per step",
+        Figure.DEMAND: demand_written(spec.demand, request.demand),
+    }
+    yield from (given_input(figure, str(value)) for figure, value in of_engine.items() if value)
     yield arrivals_input(scv, request.routing, Origin.GUESSED if scv == 1 else Origin.GIVEN)
-    if class_s := request.newest_first_s:
-        yield given_input(Figure.QUEUE, f"newest first once waits reach {format_s(class_s)}")
-    if request.refuses_late:
-        yield given_input(Figure.ADMISSION, "refuses what would be late")
-    yield from _replica_inputs(spec)
-    if spec.scaling.schedules:
-        yield given_input(Figure.SCHEDULES, schedules_written(spec.scaling.schedules))
-
-
-def _replica_inputs(spec: Spec) -> Iterator[Input]:
-    """Yield what a spec says of each replica beside its engine."""
-    if role := spec.role:
-        yield given_input(Figure.ROLE, role)
-    if given := spec.model.kv_offload:
-        yield given_input(Figure.HOST_CACHE, host_cache_written(given))
-    if link := spec.hardware.node_link:
-        yield given_input(Figure.NODE_LINK, f"{link} of a GPU")
+    others = {
+        Figure.QUEUE: class_s and f"newest first once waits reach {format_s(class_s)}",
+        Figure.ADMISSION: request.refuses_late and "refuses what would be late",
+        Figure.ROLE: spec.role,
+        Figure.HOST_CACHE: offload and host_cache_written(offload),
+        Figure.NODE_LINK: link and f"{link} of a GPU",
+        Figure.SCHEDULES: schedules_written(spec.scaling.schedules),
+    }
+    yield from (given_input(figure, str(value)) for figure, value in others.items() if value)
 
 
 def prior_of(request: SizingRequest) -> SpeedConstants:
@@ -503,23 +483,16 @@ def with_prior(request: SizingRequest) -> SizingRequest:
 def _engine_digest(spec: Spec, *, has_host_cache: bool) -> str:
     if spec.engine is None:
         return ""
-    drafts, adapters = spec.engine.speculative, expected_adapters(spec)
-    drafted = (drafts.method, str(drafts.tokens)) if drafts else ()
-    adapted = (f"adapters {adapters}",) if adapters else ()
-    is_expert = spec.hardware.parallelism is not None and spec.hardware.parallelism.expert
-    spread = (EXPERT_ARGUMENT,) if is_expert and EXPERT_ARGUMENT not in spec.engine.args else ()
-    part = (f"role {spec.engine.role}",) if spec.engine.role else ()
-    copied = ("host cache",) if has_host_cache else ()
-    parts = (
-        spec.engine.image or "",
-        *spec.engine.args,
-        *spread,
-        *drafted,
-        *adapted,
-        *part,
-        *copied,
-    )
-    return digest_of(parts)
+    parts = [spec.engine.image or "", *spec.engine.args]
+    if (spec.hardware.parallelism or ANY_SIZES).expert and EXPERT_ARGUMENT not in parts[1:]:
+        parts.append(EXPERT_ARGUMENT)
+    if drafts := spec.engine.speculative:
+        parts += [drafts.method, str(drafts.tokens)]
+    if adapters := expected_adapters(spec):
+        parts.append(f"adapters {adapters}")
+    if spec.engine.role:
+        parts.append(f"role {spec.engine.role}")
+    return digest_of([*parts, "host cache"] if has_host_cache else parts)
 
 
 def digest_of(parts: Iterable[str]) -> str:

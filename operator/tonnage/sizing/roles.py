@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from tonnage.api.hardware import Role
 from tonnage.catalog.shape import LatentAttention, ModelShape, StateAttention
 from tonnage.sizing.cost import cents, gpu_hour
 from tonnage.sizing.errors import InvalidParallelismError, SizingError, SLOInfeasibleError
@@ -150,22 +151,15 @@ def prefill_request(request: SizingRequest, rate: float, later_s: float) -> Sizi
                 f"{format_s(later_s)}"
             )
     targets = (replace(each, limit_s=each.limit_s - later_s) for each in request.slo.ttft)
-    return replace(
-        request,
-        role="prefill",
-        workload=request.workload.of_role("prefill"),
-        slo=Slo(ttft=tuple(targets)),
-        demand=Demand(requests_per_s=rate),
-        sizes=without_stages(request.sizes),
-    )
+    return replace(of_role(request, "prefill", rate), slo=Slo(ttft=tuple(targets)))
 
 
-def decode_request(request: SizingRequest, rate: float) -> SizingRequest:
-    """Return what is asked of the decode role."""
+def of_role(request: SizingRequest, role: Role, rate: float) -> SizingRequest:
+    """Return what is asked of one role."""
     return replace(
         request,
-        role="decode",
-        workload=request.workload.of_role("decode"),
+        role=role,
+        workload=request.workload.of_role(role),
         demand=Demand(requests_per_s=rate),
         sizes=without_stages(request.sizes),
     )
@@ -195,7 +189,7 @@ def divide(
     def part_s(transfer_s: float) -> float:
         return _whole_ms(2 * transfer_s + 3 * step_s)
 
-    second = size(decode_request(decode, rate))
+    second = size(of_role(decode, "decode", rate))
     first = size(prefill_request(prefill, rate, part_s(_taken_bytes(second) / link_bytes_per_s)))
     tensors = first.parallelism.tensor, second.parallelism.tensor
     if not go_together(decode.shape, *tensors):
@@ -205,7 +199,7 @@ def divide(
     transfer_s = _whole_ms(_sent_bytes(first, second) / link_bytes_per_s)
     decode_s = part_s(transfer_s)
     read = prefill_request(_with_split(prefill, first), rate, decode_s)
-    made = decode_request(_with_split(decode, second), rate)
+    made = of_role(_with_split(decode, second), "decode", rate)
     parts = (replace(each, limit_s=decode_s) for each in decode.slo.ttft)
     made = replace(made, slo=replace(made.slo, ttft=tuple(parts)), transfer_s=transfer_s)
     return Divided(

@@ -6,7 +6,7 @@ long as neither minute nor hour is given with a star. Its duration is time that 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
@@ -55,19 +55,19 @@ def events_within(
     Of each schedule one event, the first: where it begins anew before it ends, it is in force all
     the same.
     """
-    return tuple(event for each in schedules for event in _event(each, now_s, lead_s))
-
-
-def _event(schedule: Schedule, now_s: float, lead_s: float) -> Iterator[Event]:
-    length_s = seconds(schedule.duration)
-    begins_s = _next_beginning(schedule, now_s - length_s)
-    if begins_s <= now_s + lead_s:
-        yield Event(
-            schedule=schedule,
-            begins_s=begins_s,
-            ends_s=begins_s + length_s,
-            has_begun=begins_s <= now_s,
-        )
+    found = []
+    for schedule in schedules:
+        length_s = seconds(schedule.duration)
+        begins_s = _next_beginning(schedule, now_s - length_s)
+        if begins_s <= now_s + lead_s:
+            event = Event(
+                schedule=schedule,
+                begins_s=begins_s,
+                ends_s=begins_s + length_s,
+                has_begun=begins_s <= now_s,
+            )
+            found.append(event)
+    return tuple(found)
 
 
 def _next_beginning(schedule: Schedule, after_s: float) -> float:

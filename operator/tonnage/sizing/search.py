@@ -23,14 +23,13 @@ from tonnage.sizing.parallelism.rules import explain_no_candidate
 from tonnage.sizing.plan import (
     Candidate,
     OnSearch,
-    RankedCandidate,
     Sizing,
     confirm_targets,
-    finalist_of,
     keep_searching,
     may_serve,
     outline_of,
     outlines_of,
+    ranked,
     rate_asked,
     refined,
     requests_per_s_asked,
@@ -39,6 +38,7 @@ from tonnage.sizing.plan import (
     state_at_capacity,
 )
 from tonnage.sizing.request import SizingRequest, spread_of
+from tonnage.sizing.serving.goodput import Length
 from tonnage.sizing.serving.staffing import ROUNDING
 from tonnage.sizing.split import Parallelism
 
@@ -280,39 +280,28 @@ def cheapest(
     return best, [*refusals, *too_slow]
 
 
-Tried = Parallelism | Candidate | RankedCandidate | Sizing
+Tried = Parallelism | Candidate | Sizing
 """A split, by how much is known of it."""
 
 
 def _tried_further(
-    request: SizingRequest,
-    tried: Parallelism | Candidate | RankedCandidate,
-    bar: Bar,
-    on_search: OnSearch,
+    request: SizingRequest, tried: Parallelism | Candidate, bar: Bar, on_search: OnSearch
 ) -> Iterator[tuple[Rank, Tried]]:
     """Yield what the next, longer look says of a split, if it may still be within a limit."""
-    match tried:
-        case Parallelism():
-            outline = outline_of(request, tried)
-            yield _rank_at(outline, outline.bound_requests_per_s, bar.powers), outline
-        case Candidate():
-            least = _least_rate(tried, bar)
-            if not least or may_serve(tried, least, on_search=on_search):
-                finalist = finalist_of(tried, on_search=on_search)
-                most_rate = finalist.most_requests_per_s
-                yield _rank_at(tried, most_rate, bar.powers), finalist
-        case RankedCandidate():
-            least = _least_rate(tried.outline, bar)
-            if least and not may_serve(tried, least, on_search=on_search):
-                return
-            if not tried.is_refined:
-                longer = refined(tried, on_search=on_search)
-                most_rate = longer.most_requests_per_s
-                yield _rank_at(tried.outline, most_rate, bar.powers), longer
-                return
-            most = _most_replicas(tried.outline, bar)
+    if isinstance(tried, Parallelism):
+        known = outline_of(request, tried)
+    else:
+        least = _least_rate(tried, bar)
+        if least and not may_serve(tried, least, on_search=on_search):
+            return
+        if tried.runs is Length.MEDIUM:
+            most = _most_replicas(tried, bar)
             found = simulate(tried, most_replicas=most, on_search=on_search)
             yield rank_of_sizing(found, bar.powers), found
+            return
+        longer = ranked if tried.runs is None else refined
+        known = longer(tried, on_search=on_search)
+    yield _rank_at(known, known.most_requests_per_s, bar.powers), known
 
 
 def cheaper_splits(
@@ -366,12 +355,8 @@ def _least_rank(request: SizingRequest, num_gpus: int) -> Rank:
     """Return the rank of a split of so many GPUs that serves any rate."""
     demand = request.demand
     is_known = demand.requests_per_s is not None or demand.concurrency is not None
-    return (
-        False,
-        _cost_at(request, num_gpus, 1 if is_known else None, math.inf),
-        num_gpus,
-        -math.inf,
-    )
+    cost = _cost_at(request, num_gpus, 1 if is_known else None, math.inf)
+    return False, cost, num_gpus, -math.inf
 
 
 def _rank_at(outline: Candidate, requests_per_s: float, powers: tuple[float, ...]) -> Rank:

@@ -365,7 +365,6 @@ def test_blocks_beside_states_are_those_of_three_logs(name, tokens):
     known, rules = CACHE_TYPES[name], find_engine("0.20").constants.cache
     shares = kv_shares(
         built_in_model("Qwen/Qwen3.5-35B-A3B"),
-        kv_element_bytes=known.element_bytes,
         parallelism=Parallelism(),
         rules=rules,
         cache=StoredCache(type=known),

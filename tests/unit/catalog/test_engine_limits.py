@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from builders import a_shape
 from tonnage.catalog.config.architectures.kinds import UNDERSTOOD
 from tonnage.catalog.engine_limits import (
     LIMITS_FILE,
@@ -18,9 +19,13 @@ from tonnage.catalog.gpu import built_in_gpus
 
 GPUS = built_in_gpus()
 USE = Use(
-    engine_minor="0.33", gpu=GPUS["H100"], model_type="llama", weights_name="bf16",
+    engine_minor="0.33", gpu=GPUS["H100"], shape=a_shape(model_type="llama"), weights_name="bf16",
     cache="bf16",
 )  # fmt: skip
+
+
+def use_of(**shape: str) -> Use:
+    return replace(USE, shape=replace(USE.shape, **shape))
 
 
 @pytest.mark.parametrize("name", [name for name, gpu in GPUS.items() if gpu.has_bf16])
@@ -64,7 +69,7 @@ def test_a_cache_in_fp8_needs_kernels_for_it() -> None:
 
 
 def test_a_kind_that_was_given_up_is_refused_from_then_on() -> None:
-    minimax = replace(USE, model_type="minimax_text_01")
+    minimax = use_of(model_type="minimax_text_01")
 
     assert list(refusals(replace(minimax, engine_minor="0.23"))) == []
     assert list(refusals(minimax)) == [
@@ -73,7 +78,7 @@ def test_a_kind_that_was_given_up_is_refused_from_then_on() -> None:
 
 
 def test_a_kind_is_refused_before_the_version_that_it_came_with() -> None:
-    gemma = replace(USE, model_type="gemma4")
+    gemma = use_of(model_type="gemma4")
 
     assert list(refusals(replace(gemma, engine_minor="0.19"))) == []
     assert list(refusals(replace(gemma, engine_minor="0.18"))) == [
@@ -97,7 +102,7 @@ def test_a_kind_is_refused_before_the_version_that_it_came_with() -> None:
 def test_a_kind_that_a_version_does_not_know_is_refused(
     kind: str, last_without: str, first: str
 ) -> None:
-    use = replace(USE, model_type=kind)
+    use = use_of(model_type=kind)
 
     assert list(refusals(replace(use, engine_minor=first))) == []
     assert list(refusals(replace(use, engine_minor=last_without))) == [
@@ -124,8 +129,9 @@ def test_a_format_of_weights_needed_more_of_a_board_in_early_versions() -> None:
 def test_a_method_of_quantization_needed_more_than_others(
     board: str, method: str, weights: str, last_without: str, first: str
 ) -> None:
-    use = replace(USE, gpu=GPUS[board], weights_name=weights, quant_method=method)
-    other = replace(use, quant_method="awq", engine_minor=last_without)
+    use = replace(use_of(quant_method=method), gpu=GPUS[board], weights_name=weights)
+    awq = replace(use.shape, quant_method="awq")
+    other = replace(use, shape=awq, engine_minor=last_without)
 
     assert list(refusals(replace(use, engine_minor=first))) == []
     assert len(list(refusals(replace(use, engine_minor=last_without)))) == 1
@@ -162,7 +168,7 @@ def test_what_a_version_needs_for_a_method_is_assumed_and_named(
 
 # QUANTIZATION_METHODS of layers/quantization/__init__.py in 0.15, 0.16 and 0.17.
 def test_a_method_of_modelopt_is_refused_before_the_version_that_has_it() -> None:
-    mixed = replace(USE, quant_method="modelopt_mixed")
+    mixed = use_of(quant_method="modelopt_mixed")
 
     assert list(refusals(mixed)) == []
     assert list(refusals(replace(mixed, engine_minor="0.16"))) == [
@@ -171,7 +177,7 @@ def test_a_method_of_modelopt_is_refused_before_the_version_that_has_it() -> Non
 
 
 def test_gptq_without_symmetry_is_refused_after_the_version_that_has_it() -> None:
-    asymmetric = replace(USE, quant_method="asymmetric gptq")
+    asymmetric = use_of(quant_method="asymmetric gptq")
 
     assert list(refusals(replace(asymmetric, engine_minor="0.21"))) == []
     assert list(refusals(asymmetric)) == [
@@ -184,7 +190,7 @@ def test_a_kind_of_which_no_release_tells_has_no_first_version() -> None:
 
 
 def test_what_float16_breaks_is_refused_where_there_is_nothing_else() -> None:
-    gemma = replace(USE, model_type="gemma3", gpu=GPUS["T4"])
+    gemma = replace(use_of(model_type="gemma3"), gpu=GPUS["T4"])
 
     assert list(refusals(gemma)) == [
         "models of the kind gemma3 do not run in float16, and T4 has no bf16"

@@ -10,7 +10,7 @@ from checkpoint_builders import a_checkpoint, llama_tensors
 from tonnage.catalog.config.formats.quantization import BF16
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import counted_bytes, num_parameters
-from tonnage.catalog.shape import StateAttention, StoredPart
+from tonnage.catalog.shape import StateAttention
 from tonnage.catalog.stored import apply_checkpoint, tensor_parts, weights_by_part
 
 # Names as the publishers of these families wrote them; {L} is a layer, ... the rest of the name.
@@ -136,9 +136,9 @@ def test_llama_8b_has_the_bytes_that_its_index_claims():
     weights = weights_by_part(a_checkpoint(llama_tensors()), num_layers=32)
 
     assert weights.loaded_bytes == 16_060_522_496  # total_size in the index on the hub
-    assert weights.embedding == StoredPart(num_bytes=2 * 128_256 * 4096, num_tensors=1)
-    assert weights.attention.num_tensors == 4 * 32
-    assert weights.replicated == StoredPart(num_bytes=2 * 65 * 4096, num_tensors=65)
+    assert weights.embedding == 2 * 128_256 * 4096
+    assert weights.attention == 2 * 32 * 2 * 4096 * (4096 + 1024)
+    assert weights.replicated == 2 * 65 * 4096
     assert weights.notes == ()
 
 
@@ -179,7 +179,7 @@ def test_gpt_oss_20b_has_the_bytes_that_its_index_claims():
     # Blocks of 16 bytes and a scale hold 32 numbers; a bias of two bytes for each row.
     rows = 24 * 32 * 3 * 2880
     assert weights.loaded_bytes == 13_761_264_768  # total_size in the index on the hub
-    assert weights.experts.num_bytes == rows * (90 * 17 + 2)
+    assert weights.experts == rows * (90 * 17 + 2)
 
 
 def test_draft_layers_and_what_is_skipped_are_stored_but_not_loaded():
@@ -191,8 +191,8 @@ def test_draft_layers_and_what_is_skipped_are_stored_but_not_loaded():
     weights = weights_by_part(a_checkpoint(tensors), num_layers=1)
 
     assert weights.loaded_bytes == 128
-    assert weights.draft == StoredPart(num_bytes=64, num_tensors=1)
-    assert weights.skipped == StoredPart(num_bytes=32, num_tensors=1)
+    assert weights.draft == 64
+    assert weights.skipped == 32
 
 
 def test_numbers_of_32_bits_are_loaded_in_16_but_scales_and_norms_stay():
@@ -206,10 +206,10 @@ def test_numbers_of_32_bits_are_loaded_in_16_but_scales_and_norms_stay():
     }
     weights = weights_by_part(a_checkpoint(tensors), num_layers=1)
 
-    assert weights.shared_experts.num_bytes == 64 * 2
-    assert weights.experts.num_bytes == 32 * 2
-    assert weights.attention.num_bytes == 64 + 4 + 16
-    assert weights.replicated.num_bytes == 32
+    assert weights.shared_experts == 64 * 2
+    assert weights.experts == 32 * 2
+    assert weights.attention == 64 + 4 + 16
+    assert weights.replicated == 32
     assert weights.notes == ("numbers of 32 and 64 bits are loaded in 16: 192 B less than the "
                              "files have",)  # fmt: skip
 
@@ -218,7 +218,7 @@ def test_names_that_no_rule_knows_are_counted_and_listed():
     names = [f"secret.{number}" for number in range(7)] + ["a\x1b[31m" + "b" * 200]
     weights = weights_by_part(a_checkpoint(dict.fromkeys(names, ("U8", (3,)))), num_layers=1)
 
-    assert weights.other == StoredPart(num_bytes=24, num_tensors=8)
+    assert weights.other == 24
     (note,) = weights.notes
     assert note.endswith("'secret.0', 'secret.1', 'secret.2', 'secret.3' and 3 more")
     assert r"'a\x1b[31m" in note
@@ -230,8 +230,7 @@ def test_every_tensor_belongs_to_one_part():
     tensors = {name: ("U8", (1,)) for name, _ in NAMES}
     weights = weights_by_part(a_checkpoint(tensors), num_layers=4)
 
-    assert sum(part.num_tensors for _, part in weights.parts()) == len(NAMES)
-    assert sum(part.num_bytes for _, part in weights.parts()) == len(NAMES)
+    assert sum(num_bytes for _, num_bytes in weights.parts()) == len(NAMES)
 
 
 def test_a_shape_takes_the_weights_of_its_files_and_says_that_they_agree():
@@ -270,8 +269,8 @@ def test_a_tied_head_in_the_files_is_not_loaded():
     shape = a_shape(tied_embeddings=True)
     applied = apply_checkpoint(shape, weights_by_part(a_checkpoint(llama_tensors()), num_layers=32))
 
-    assert applied.stored.head == StoredPart()
-    assert applied.stored.skipped.num_bytes == 2 * 128_256 * 4096
+    assert applied.stored.head == 0
+    assert applied.stored.skipped == 2 * 128_256 * 4096
     assert applied.stored.loaded_bytes == 16_060_522_496 - 2 * 128_256 * 4096
     assert applied.notes[0] == "the files have a head of 1002.0 MiB that is tied: not loaded"
 

@@ -256,7 +256,7 @@ def test_what_changes_the_weights_is_offered_without_the_bytes_of_the_files():
     stored = {each.changes[0]: each.sizing.request.shape.stored for each in offers}
     assert stored.pop("model.weights: fp8") is None
     assert stored
-    assert all(each.attention.num_tensors == 4 * 80 for each in stored.values())
+    assert {each.attention for each in stored.values()} == {2 * 80 * 2 * 8192 * (8192 + 1024)}
 
 
 def test_without_a_rate_no_way_out_is_passed_over_for_a_dearer_one():

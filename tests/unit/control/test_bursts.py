@@ -20,7 +20,7 @@ from fleet_builders import (
     remembering,
 )
 from measured_builders import missed_before
-from tonnage.estimate.burstiness import FIRST, HIGHEST, BurstTally, CountedWindow
+from tonnage.estimate.burstiness import FIRST, HIGHEST, CountedWindow
 from tonnage.estimate.forecast import DemandPeak, History
 from tonnage.estimate.forecasters import BIN_S
 from tonnage.estimate.metrics import WINDOWS
@@ -101,7 +101,7 @@ class TestLateInBursts:
 
         assert memory.posterior.burst_factor is None
         assert memory.posterior.goodput_factor == 1
-        assert memory.goodput.burst_tally == BurstTally()
+        assert memory.goodput.burst_tally == {}
 
     def test_is_what_a_replica_serves_once_no_larger_reserve_would_do(self):
         # Bursts so often that no window is without: what is late is goodput's then.
@@ -120,7 +120,7 @@ class TestLateInBursts:
         assert after(calm, burst_at_s=NOW_S - 121).memory.posterior.burst_factor is None
 
     def test_is_judged_against_all_that_came_since(self):
-        tally = BurstTally(late={}, allowed={"TTFT p95": 1e6})
+        tally = {"TTFT p95": (0.0, 1e6)}
 
         assert (
             after(a_bursty_state(late=0.4), burst_tally=tally).memory.posterior.burst_factor < FIRST

@@ -17,6 +17,7 @@ from strategies import (
     steps,
     workloads,
 )
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
@@ -77,8 +78,8 @@ def test_twice_the_bytes_at_twice_the_bandwidth_takes_as_long(shard, speed, cons
 def test_half_the_element_is_half_the_cache(attention, num_layers, tensor):
     layers = [(num_layers, attention)]
 
-    whole = kv_bytes_per_token(layers, kv_element_bytes=2, tensor=tensor)
-    half = kv_bytes_per_token(layers, kv_element_bytes=1, tensor=tensor)
+    whole = kv_bytes_per_token(layers, tensor=tensor)
+    half = kv_bytes_per_token(layers, cache_type=CACHE_TYPES["fp8"], tensor=tensor)
 
     assert half == whole / 2
 
@@ -98,9 +99,7 @@ def test_the_shares_of_all_ranks_add_up_to_at_least_the_whole(split):
     shape, parallelism = split
 
     def shard(parallelism):
-        return shard_of(
-            shape, weights=shape.weight_format, kv_element_bytes=2, parallelism=parallelism
-        )
+        return shard_of(shape, weights=shape.weight_format, parallelism=parallelism)
 
     whole, share = shard(Parallelism()), shard(parallelism)
     num_stage_ranks = parallelism.tensor * parallelism.pipeline

@@ -21,9 +21,9 @@ from tonnage.catalog.shape import StateAttention
 from tonnage.sizing.errors import InvalidParallelismError, SLOInfeasibleError
 from tonnage.sizing.request import with_prior
 from tonnage.sizing.roles import (
-    decode_request,
     divide,
     go_together,
+    of_role,
     prefill_request,
     weigh_roles,
 )
@@ -77,7 +77,7 @@ class TestWhatEachIsAsked:
         assert request.demand.requests_per_s == 7.0
 
     def test_decode_finds_all_of_a_prompt_but_a_token(self):
-        request = decode_request(asked(), 7.0)
+        request = of_role(asked(), "decode", 7.0)
 
         assert request.workload.new_prompt_tokens == pytest.approx(1.0)
         assert request.workload.mean_context_tokens == LONG_PROMPTS.mean_context_tokens

@@ -16,7 +16,7 @@ from tonnage.sizing.errors import (
     InvalidParallelismError,
     InvalidSpeculationError,
 )
-from tonnage.sizing.options import Speculation, tokens_per_step
+from tonnage.sizing.options import Speculation
 from tonnage.sizing.parallelism.draft import rank_of
 from tonnage.sizing.plan import size_with
 from tonnage.sizing.search import size
@@ -48,7 +48,7 @@ class TestTokensPerStep:
     def test_counts_the_draft_tokens_up_to_the_first_rejected_and_one_more(
         self, tokens, rate, expected
     ):
-        found = tokens_per_step(num_draft_tokens=tokens, acceptance_rate=rate)
+        found = speculating(tokens, rate).tokens_per_step
 
         assert found == pytest.approx(expected)
 
@@ -60,7 +60,7 @@ class TestTokensPerStep:
         chance = random.Random(1)  # noqa: S311
         drawn = [1 + accepted(tokens, rate, chance) for _ in range(2000)]
 
-        expected = tokens_per_step(num_draft_tokens=tokens, acceptance_rate=rate)
+        expected = speculating(tokens, rate).tokens_per_step
         assert sum(drawn) / len(drawn) == pytest.approx(expected, rel=0.12)
 
 

@@ -5,7 +5,8 @@ other configurations a bound is counted, from the widths that the blocks of all 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Final
+from dataclasses import replace
+from typing import Annotated, Final
 
 from pydantic import AliasChoices, Field, ValidationError
 
@@ -19,6 +20,7 @@ from tonnage.catalog.config.keys.decoder import (
     first_problem,
 )
 from tonnage.catalog.config.keys.names import PARTS
+from tonnage.catalog.shape import ModelShape
 from tonnage.units import MILLION
 
 VISION: Final = "vision_config"
@@ -64,46 +66,42 @@ class _Widths(Block):
     spatial_merge_size: Heads = 2
 
     @property
-    def needed(self) -> Needed:
-        return Needed(self)
-
-    @property
     def inner(self) -> float:
         """Width of the feed-forward blocks; 0: it is not known."""
         return self.intermediate_size or (self.mlp_ratio or 0) * (self.hidden_size or 0)
 
 
-def read_encoders(
+def with_encoders(
+    shape: ModelShape,
     config: Mapping[str, object],
-    *,
     text_path: Sequence[str],
-    text_width: int,
     num_parameters: int | None,
-) -> dict[str, Any]:
-    """Return what a shape says of the encoders beside the text part, which has these fields.
+) -> ModelShape:
+    """Return the shape of a text part with the encoders beside it.
 
     ``num_parameters``: of all of them, where that is known.
     """
     if not text_path:
-        return {}
+        return shape
     kind, outer = str(config.get("model_type")), config
     for key in text_path[:-1]:
         inner = outer[key]
         outer = inner if isinstance(inner, Mapping) else {}
     token_bytes, split_token_bytes = _token_bytes(kind, outer)
     prefix = "".join(f"{key}." for key in text_path[:-1])
-    bounds = list(_bounds(outer, text_width)) if num_parameters is None else []
+    bounds = list(_bounds(outer, shape.hidden_size)) if num_parameters is None else []
     notes = tuple(f"{prefix}{note}" for _, note in bounds)
     if num_parameters is not None:
         notes = (f"encoders count with {_millions(num_parameters)} parameters in 16 bits",)
-    return {
-        "encoder_parameters": num_parameters or sum(number or 0 for number, _ in bounds),
-        "num_uncounted_encoders": sum(number is None for number, _ in bounds),
-        "encoder_token_bytes": token_bytes,
-        "encoder_split_token_bytes": split_token_bytes,
-        "encoder_item_tokens": LARGEST_IMAGE.get(kind, USUAL_LARGEST_IMAGE),
-        "notes": notes,
-    }
+    return replace(
+        shape,
+        encoder_parameters=num_parameters or sum(number or 0 for number, _ in bounds),
+        num_uncounted_encoders=sum(number is None for number, _ in bounds),
+        encoder_token_bytes=token_bytes,
+        encoder_split_token_bytes=split_token_bytes,
+        encoder_item_tokens=LARGEST_IMAGE.get(kind, USUAL_LARGEST_IMAGE),
+        notes=notes,
+    )
 
 
 def _bounds(outer: Mapping[str, object], text_width: int) -> Iterator[tuple[int | None, str]]:
@@ -126,7 +124,7 @@ def _parameters_bound(widths: _Widths, text_width: int) -> int:
     as gated, and the projector as a square matrix of merged neighbours and the text part's width.
     Of the models of the catalogue that is 1.02 to 1.7 times what they have.
     """
-    width, layers = widths.needed.hidden_size, widths.needed.num_hidden_layers
+    width, layers = Needed(widths).hidden_size, Needed(widths).num_hidden_layers
     if not widths.inner:
         raise ModelConfigError("intermediate_size is missing")
     block = 4 * width**2 + 3 * width * widths.inner

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
 
 from tonnage.catalog.config.architectures.kinds import (
     ARCHITECTURES,
@@ -26,7 +25,7 @@ from tonnage.catalog.config.architectures.kinds import (
     refuse_without_decode,
     vector_parameters,
 )
-from tonnage.catalog.config.encoders import read_encoders
+from tonnage.catalog.config.encoders import with_encoders
 from tonnage.catalog.config.formats.methods import read_quantization
 from tonnage.catalog.config.formats.modules import Layer
 from tonnage.catalog.config.formats.quantization import (
@@ -106,15 +105,14 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
             default_fraction=architecture.rotary_fraction,
             differs_by_window=architecture.turns_by_window,
         )
-    formats = _formats(config, block, architecture, layers)
-    assumed = formats.pop("assumptions", ())
     longest, stretched, usual = _positions(keys, block)
-    return ModelShape(
+    shape = ModelShape(
         name=name,
         hidden_size=keys.hidden_size,
         vocab_size=keys.vocab_size,
         tied_embeddings=_is_tied(config, keys, architecture),
         groups=_groups(architecture, keys, layers),
+        weight_format=BF16,
         max_position_tokens=longest,
         stretched_position_tokens=stretched,
         usual_position_tokens=usual,
@@ -125,19 +123,11 @@ def _shape(config: Mapping[str, object], name: str, encoder_parameters: int | No
         table_parameters=architecture.tables(keys),
         tables_on_host=architecture.keeps_tables_on_host,
         num_draft_layers=keys.num_draft_layers or 0,
-        assumptions=(
-            *_assumptions(config, block, keys),
-            *assumed,
-            *_unsaid(name, formats["weight_format"]),
-        ),
-        **formats,
-        **read_encoders(
-            config,
-            text_path=_wrapper_path(config),
-            text_width=keys.hidden_size,
-            num_parameters=encoder_parameters,
-        ),
+        assumptions=tuple(_assumptions(config, block, keys)),
     )
+    shape = _with_formats(shape, config, block, architecture, layers)
+    shape = replace(shape, assumptions=(*shape.assumptions, *_unsaid(name, shape.weight_format)))
+    return with_encoders(shape, config, _wrapper_path(config), encoder_parameters)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,10 +290,14 @@ def _is_tied(config: Mapping[str, object], keys: DecoderKeys, architecture: Arch
     return all(found) if found else architecture.is_tied
 
 
-def _formats(
-    config: Mapping[str, object], block: _TextBlock, architecture: Architecture, layers: list[Layer]
-) -> dict[str, Any]:
-    """Return what a shape says of how a checkpoint is stored, and ``assumptions`` about it."""
+def _with_formats(
+    shape: ModelShape,
+    config: Mapping[str, object],
+    block: _TextBlock,
+    architecture: Architecture,
+    layers: list[Layer],
+) -> ModelShape:
+    """Return a shape as its checkpoint is stored, with what is assumed of that."""
     # float32 and unnamed types are served in 16 bits too.
     dtypes = [of.get(key) for of in (block.values, config) for key in ("torch_dtype", "dtype")]
     names: tuple[HalfType, ...] = ("bfloat16", "float16")
@@ -315,21 +309,22 @@ def _formats(
     )
     quantization = next((each for each in written if each is not None), None)
     if quantization is None or quantization == {}:
-        dtype = dtype or "bfloat16"
-        return {"weight_format": FP16 if dtype == "float16" else BF16, "dtype": dtype}
+        wide = FP16 if dtype == "float16" else BF16
+        return replace(shape, weight_format=wide, dtype=dtype or "bfloat16")
     keys = read_quantization(quantization)
     found, assumptions = stored_weights(keys, layers, architecture.module_names)
     weights = as_kind_reads(found, config.get("model_type"))
     if "expert_dtype" in architecture.understands:
         weights = with_expert_format(weights, keys, block.values.get("expert_dtype", "fp4"))
-    return {
-        "weight_format": weights,
-        "kv_cache_format": cache_format(keys),
-        "dtype": dtype_beside(keys, dtype),
-        "quant_method": keys.kind,
-        "orders_activations": keys.orders_activations,
-        "assumptions": assumptions,
-    }
+    return replace(
+        shape,
+        weight_format=weights,
+        kv_cache_format=cache_format(keys),
+        dtype=dtype_beside(keys, dtype),
+        quant_method=keys.kind,
+        orders_activations=keys.orders_activations,
+        assumptions=(*shape.assumptions, *assumptions),
+    )
 
 
 def _positions(keys: DecoderKeys, block: _TextBlock) -> tuple[int | None, int | None, int | None]:

@@ -116,14 +116,9 @@ def _model_row(name: str) -> tuple[str, ...]:
 
 
 def _figures(shape: ModelShape) -> tuple[str, ...]:
-    element_bytes = CACHE_TYPES[shape.kv_cache_format].element_bytes
-    whole = shard_of(
-        shape,
-        weights=shape.weight_format,
-        kv_element_bytes=element_bytes,
-        parallelism=Parallelism(),
-    )
-    kv_bytes = kv_bytes_per_token(shape.attentions(), kv_element_bytes=element_bytes)
+    cache_type = CACHE_TYPES[shape.kv_cache_format]
+    whole = shard_of(shape, weights=shape.weight_format, parallelism=Parallelism())
+    kv_bytes = kv_bytes_per_token(shape.attentions(), cache_type=cache_type)
     longest = shape.max_position_tokens
     return (
         significant(num_parameters(shape) / GB),

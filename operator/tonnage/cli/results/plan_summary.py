@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
 
-from tonnage.catalog.engine import default_batched_tokens
+from tonnage.catalog.engine import batch_defaults
 from tonnage.cli.console import BAD_INPUT, EXIT_INFEASIBLE, OK
 from tonnage.cli.results.alternatives import Alternative, Saving
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused, identity
@@ -75,7 +75,7 @@ def headline(answer: Planned) -> str:
             f"{count_of(other.gpus_per_replica, 'GPU')} cost {other.usd_per_hour:.2f} in whole ones"
         )
     tokens = sizing.flags.max_num_batched_tokens
-    is_default = tokens == default_batched_tokens(sizing.request.gpu)
+    is_default = tokens == batch_defaults(sizing.request.gpu).max_num_batched_tokens
     budget = "" if is_default else f", max-num-batched-tokens {tokens}"
     line = (
         f"{count_of(answer.replicas, 'replica')}{each} on {sizing.request.gpu.name}, "

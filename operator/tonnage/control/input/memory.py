@@ -161,7 +161,7 @@ class GoodputMemory:
     """When more than the replicas are believed to serve last came."""
     drained_by_s: float | None = None
     """When the queue that an overload left should be served."""
-    burst_tally: BurstTally = field(default_factory=BurstTally)
+    burst_tally: BurstTally = field(default_factory=dict)
     """Requests late in bursts since the factor on these last moved."""
 
 

@@ -27,7 +27,6 @@ from tonnage.estimate.attainment import (
 from tonnage.estimate.burstiness import (
     FIRST,
     HIGHEST,
-    BurstTally,
     BurstWindow,
     add_window,
     factor_after,
@@ -131,7 +130,7 @@ def judge_bursts(
     factor = factor_after(before, tally) if window.is_burst else before
     if factor == before:
         return replace(known, burst_tally=tally), learned
-    return replace(known, burst_tally=BurstTally()), replace(learned, burst_factor=factor)
+    return replace(known, burst_tally={}), replace(learned, burst_factor=factor)
 
 
 MOVED = 0.02

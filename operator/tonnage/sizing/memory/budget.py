@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass, replace
 
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.config.formats.quantization import BF16
-from tonnage.catalog.engine import Fitted, KnownEngine, MemoryConstants
+from tonnage.catalog.engine import KnownEngine
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.parameters import WIDE_BYTES, counted_bytes
 from tonnage.catalog.shape import DenseFfn, ModelShape, MoeFfn, StateAttention, WeightFormat
@@ -169,8 +170,7 @@ def memory_budget(request: SizingRequest, shard: Shard, flags: Flags) -> MemoryB
         Server(
             engine=request.engine,
             gpu=gpu,
-            kv_element_bytes=request.kv_element_bytes,
-            kv_format=request.kv_format,
+            cache=CACHE_TYPES[request.kv_format],
             is_eager=request.switches.is_eager,
             drafts_by_ngram=request.drafts_by_ngram,
         ),
@@ -271,9 +271,13 @@ def budget_parts(
     Sources:
         [vllm-source] utils/mem_utils.py memory_profiling.
     """
-    engine, gpu = server.engine, server.gpu
-    has_nvlink = gpu is not None and gpu.interconnect == "nvlink"
-    runtime = _runtime(flags.parallelism, engine.memory, has_nvlink=has_nvlink)
+    memory, gpu = server.engine.memory, server.gpu
+    ranks, runtime = flags.parallelism.tensor * flags.parallelism.data, memory.runtime_bytes
+    if ranks > 1 and gpu is not None and gpu.interconnect == "nvlink":
+        many = memory.runtime_nvlink_many_bytes
+        runtime = memory.runtime_nvlink_bytes if ranks <= PAIR else many
+    elif ranks > 1:
+        runtime = memory.runtime_pcie_bytes
     return (
         _weights(shape, shard),
         *_adapters(shard),
@@ -341,19 +345,9 @@ def _weights_spread_bytes(shape: ModelShape, shard: Shard) -> float:
     """Return how far the weights may be off; encoders by what splitting them would spare a rank."""
     spared = 1 - 1 / shard.parallelism.tensor
     if shape.stored:
-        encoders_bytes = shape.stored.encoders.num_bytes
-        return math.hypot(shard.weights_bytes * STORED_SPREAD, encoders_bytes * spared)
+        return math.hypot(shard.weights_bytes * STORED_SPREAD, shape.stored.encoders * spared)
     return math.hypot(
         shard.weights_bytes * COUNTED_SPREAD,
         shape.encoder_parameters * WIDE_BYTES * spared,
         shape.num_uncounted_encoders * UNCOUNTED_ENCODER_BYTES,
     )
-
-
-def _runtime(split: Parallelism, memory: MemoryConstants, *, has_nvlink: bool) -> Fitted:
-    ranks = split.tensor * split.data
-    if ranks == 1:
-        return memory.runtime_bytes
-    if not has_nvlink:
-        return memory.runtime_pcie_bytes
-    return memory.runtime_nvlink_bytes if ranks <= PAIR else memory.runtime_nvlink_many_bytes

@@ -4,9 +4,10 @@ Every figure is for one GPU (rank) unless its name says otherwise.
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tonnage.catalog.cache_types import CACHE_TYPES
+from tonnage.catalog.cache_types import WIDE_CACHE, CacheType
 from tonnage.catalog.engine import EngineVersion, KnownEngine, SecondRunner
 from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.parameters import WIDE_BYTES
@@ -59,17 +60,16 @@ def expert_workspace_bytes(shape: ModelShape, *, batched_tokens: int, tensor: in
     Sources:
         [vllm-source] model_executor/layers/fused_moe (workspace shapes).
     """
-    blocks = [group.ffn for group in shape.groups if isinstance(group.ffn, MoeFfn)]
-    return max(
-        (_workspace_bytes(ffn, shape.hidden_size, batched_tokens, tensor) for ffn in blocks),
-        default=0.0,
-    )
-
-
-def _workspace_bytes(ffn: MoeFfn, hidden: int, batched_tokens: int, tensor: int) -> float:
-    width, in_and_out = ffn.expert_intermediate_size / tensor, ffn.latent_size or hidden
-    elements = max(width, in_and_out) + max(2 * width, in_and_out)
-    return batched_tokens * ffn.experts_per_token * ACTIVATION_BYTES * elements
+    num_bytes = 0.0
+    for ffn in (group.ffn for group in shape.groups if isinstance(group.ffn, MoeFfn)):
+        width, in_and_out = (
+            ffn.expert_intermediate_size / tensor,
+            ffn.latent_size or shape.hidden_size,
+        )
+        elements = max(width, in_and_out) + max(2 * width, in_and_out)
+        each = batched_tokens * ffn.experts_per_token * ACTIVATION_BYTES * elements
+        num_bytes = max(num_bytes, each)
+    return num_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,26 +150,23 @@ class MemoryBudget:
 
         A given cache has none: the rest may be more or less, it stays as large.
         """
-        if self.given_pool:
-            return 0.0
-        return math.hypot(self.total_spread_bytes, *(part.spread_bytes for part in self.parts))
+        return self._doubt_bytes(self.total_spread_bytes, (p.spread_bytes for p in self.parts))
 
     @property
     def kv_pool_low_bytes(self) -> float:
-        """The cache where parts may be larger than expected. It is as large as given, if given."""
-        if self.given_pool:
-            return self.given_pool.num_bytes
+        """The cache where parts may be larger than expected."""
         above = (part.above_bytes for part in self.parts)
-        return self.kv_pool_bytes - math.hypot(self.total_spread_bytes, *above)
+        return self.kv_pool_bytes - self._doubt_bytes(self.total_spread_bytes, above)
 
     @property
     def kv_pool_high_bytes(self) -> float:
         """The cache where parts may be smaller than expected, and the board larger."""
-        if self.given_pool:
-            return self.given_pool.num_bytes
         below = (part.below_bytes for part in self.parts)
         larger = max(self.total_spread_bytes, self.total_more_bytes * self.utilization_fraction)
-        return self.kv_pool_bytes + math.hypot(larger, *below)
+        return self.kv_pool_bytes + self._doubt_bytes(larger, below)
+
+    def _doubt_bytes(self, of_total: float, of_parts: Iterable[float]) -> float:
+        return 0.0 if self.given_pool else math.hypot(of_total, *of_parts)
 
     @property
     def widest(self) -> BudgetPart | None:
@@ -275,9 +272,7 @@ class Server:
     engine: KnownEngine
     gpu: Gpu | None
     """None: a board that is not known."""
-    kv_element_bytes: float
-    kv_format: str = ""
-    """A key of ``CACHE_TYPES``. Empty: by ``kv_element_bytes``."""
+    cache: CacheType = WIDE_CACHE.type
     is_eager: bool = False
     """Nothing is compiled, and no graph captured."""
     drafts_by_ngram: bool = False
@@ -297,9 +292,9 @@ class Server:
             [vllm-source] platforms/cuda.py _get_backend_priorities: FlashAttention goes first but
             on data centre Blackwell, and has caches in fp8 on Hopper only.
         """
-        if self.kv_format and not CACHE_TYPES[self.kv_format].measured_as:
-            return CACHE_TYPES[self.kv_format].has_flashinfer
-        is_narrow = self.kv_element_bytes < WIDE_BYTES
+        if not self.cache.measured_as:
+            return self.cache.has_flashinfer
+        is_narrow = self.cache.element_bytes < WIDE_BYTES
         return self.generation == "blackwell" or (
             is_narrow and self.generation in FLASHINFER_FP8_GENERATIONS
         )

@@ -75,12 +75,6 @@ def _behind_drafts(request: SizingRequest) -> tuple[int, int]:
 
 
 def _block_tokens(request: SizingRequest, rules: CacheRules) -> int:
-    shares = kv_shares(
-        request.shape,
-        kv_element_bytes=request.kv_element_bytes,
-        parallelism=Parallelism(),
-        rules=rules,
-        cache=request.cache,
-    )
+    shares = kv_shares(request.shape, cache=request.cache, parallelism=Parallelism(), rules=rules)
     block_tokens = default_block_tokens(request.shape, request.switches.block_tokens)
     return cache_layout(tuple(shares), block_tokens=block_tokens, rules=rules).block_tokens

@@ -13,6 +13,7 @@ from typing import Final, Literal
 from tonnage.catalog.engine import KnownEngine, parse_version
 from tonnage.sizing.memory.ceiling import GRAPHS, MemoryBudget
 from tonnage.sizing.memory.layout import CacheLayout
+from tonnage.sizing.request import Flags
 from tonnage.units import count_of, format_bytes
 
 STATES_CHECKED_SINCE: Final = (0, 20)
@@ -39,17 +40,14 @@ class StartFigures:
     engine: KnownEngine
     budget: MemoryBudget
     layout: CacheLayout
-    pool_bytes: float
-    """Of the cache of a rank."""
+    flags: Flags
     pool_range_bytes: tuple[float, float]
-    """Within which that lies nine times in ten."""
-    max_num_seqs: int
+    """Within which the cache of a rank lies nine times in ten."""
     captures_decode: bool
     """Full CUDA graphs of decode steps are captured."""
     context_tokens: int
-    in_flight_tokens: int
-    num_layers: float
-    """Of the model, that a rank passes."""
+    num_layers: int
+    """Of the model."""
     has_adapters: bool = False
     are_chosen: bool = False
     """The flags are Tonnage's choice: what to change are fields of a spec."""
@@ -66,7 +64,9 @@ class StartFigures:
         return max(0, low), max(0, high)
 
     def blocks_reserved(self, tokens: int) -> int:
-        return self.layout.blocks_reserved(tokens, in_flight_tokens=self.in_flight_tokens)
+        batched, pipeline = self.flags.max_num_batched_tokens, self.flags.parallelism.pipeline
+        in_flight = self.layout.in_flight_tokens(batched, pipeline)
+        return self.layout.blocks_reserved(tokens, in_flight_tokens=in_flight)
 
 
 def start_doubts(figures: StartFigures) -> Iterator[StartDoubt]:
@@ -89,16 +89,16 @@ def _states(figures: StartFigures) -> Iterator[StartDoubt]:
         adjust_cudagraph_sizes_for_mamba_cache of 0.18.0 and 0.19.0.
     """
     least, most = figures.blocks_range
-    seqs = figures.max_num_seqs
+    seqs = figures.flags.max_num_seqs
     if not figures.checks_states or seqs <= least:
         return
     is_certain = seqs > most
-    blocks = max(0, int(figures.pool_bytes // figures.layout.bytes_per_block))
+    budget = figures.budget
+    blocks = max(0, int(budget.kv_pool_bytes // figures.layout.bytes_per_block))
     expected = count_of(blocks, "state block")
     span = f" ({least} to {most})" if least < most else ""
     verbs = ("exceeds", "will not start") if is_certain else ("may exceed", "then does not start")
     cures = [f"set --max-num-seqs to at most {least}"] if least else []
-    budget = figures.budget
     whole = figures.pool_range_bytes[1] + budget.total_bytes - budget.usable_bytes
     if not budget.given_pool and whole >= seqs * figures.layout.bytes_per_block:
         cures.append("raise --gpu-memory-utilization")
@@ -151,7 +151,8 @@ def _graphs(figures: StartFigures) -> Iterator[StartDoubt]:
     uncounted_bytes = part.uncounted_bytes if part else 0.0
     outside_bytes = budget.unused_bytes + uncounted_bytes
     times = GRAPHS_WITH_ADAPTERS if figures.has_adapters else 1
-    deeper = max(1.0, figures.num_layers / MEASURED_LAYERS)
+    num_layers = figures.num_layers / figures.flags.parallelism.pipeline
+    deeper = max(1.0, num_layers / MEASURED_LAYERS)
     graphs_bytes = times * (part.spread_bytes + deeper * uncounted_bytes) if part else 0.0
     short_bytes = graphs_bytes - outside_bytes
     if not graphs_bytes or short_bytes <= 0:

@@ -166,9 +166,8 @@ def _shard(request: SizingRequest, shape: ModelShape, parallelism: Parallelism) 
     return shard_of(
         shape,
         weights=request.weights,
-        kv_element_bytes=request.kv_element_bytes,
+        cache=request.cache,
         parallelism=parallelism,
         rules=request.cache_rules,
         keeps_experts_whole=bool(request.sizes.expert),
-        cache=request.cache,
     )

@@ -9,7 +9,8 @@ routed experts is not among them: its floor depends on how its weights are store
 the catalogue.
 
 Sources:
-    [vllm-source] model_executor/models (what one layer launches under CUDA graphs);
+    [vllm-source] model_executor/models (what one layer launches under CUDA graphs); norms over all
+    heads: layers/mamba/linear_attn.py MiniMaxText01RMSNormTP.forward_qk;
     [kernel-tables] the floors: a product 4 to 6 microseconds, attention 9 to 17, a norm 2 to 3.
 """
 
@@ -87,7 +88,9 @@ def _attention_kernels(
 ) -> KernelCount:
     match attention:
         case GroupedAttention():  # qkv, output; norm, rotation, cache, attention
-            norms = _wide_norms(is_split=is_split) if attention.has_wide_norms else 0
+            # Where heads are split, the squares of queries and of keys are summed, joined and taken
+            # apart again around the exchange.
+            norms = attention.has_wide_norms * (6 if is_split else 2)
             return _kernel_count("attention", weights, products=2, others=3 + norms)
         case LatentAttention():  # down, up, both absorbed ones, output: three are in the checkpoint
             return _kernel_count("attention", weights, products=5, others=4, unscaled=2)
@@ -97,18 +100,6 @@ def _attention_kernels(
             return _kernel_count("state_attention", weights, products=2, others=3)
         case None:
             return NONE
-
-
-def _wide_norms(*, is_split: bool) -> int:
-    """Return the kernels of norms over all heads.
-
-    Where heads are split, the squares of queries and of keys are summed, joined and taken apart
-    again around the exchange.
-
-    Sources:
-        [vllm-source] model_executor/layers/mamba/linear_attn.py MiniMaxText01RMSNormTP.forward_qk.
-    """
-    return 6 if is_split else 2
 
 
 def _kernel_count(

@@ -1,14 +1,12 @@
 """What one token, or one sequence, adds to the cache of the layers of each kind."""
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tonnage.catalog.cache_types import CacheType, StoredCache, wide_layers
+from tonnage.catalog.cache_types import WIDE_CACHE, CacheType, StoredCache, wide_layers
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules, StateCacheKind
-from tonnage.catalog.parameters import WIDE_BYTES
 from tonnage.catalog.shape import (
     Attention,
     CompressedAttention,
@@ -181,28 +179,23 @@ def _block(tokens: int, num_bytes: int) -> LayerBlock:
 
 
 WHOLE = Fraction(1)
-FP8_ENTRY_BYTES = 656
-"""Of sparse latent attention: 512 bytes, four scales, 64 rotary elements of two bytes."""
 CONV_ELEMENT_BYTES = 2
 WITHOUT_DRAFTS = ("mamba1", "lightning")
 """Kinds of state that no speculation goes with, or that have no convolution."""
 EXCHANGED_BYTES = 2
-FP8_BYTES = 1
 
 
 def kv_bytes_per_layer(
     attention: Attention,
     *,
-    kv_element_bytes: float,
+    cache_type: CacheType = WIDE_CACHE.type,
     rules: CacheRules = CURRENT_CACHE_RULES,
-    cache_type: CacheType | None = None,
 ) -> float:
     """Return the cache bytes of one token in one layer, with the keys of an indexer.
 
     Grouped attention keeps a key and a value per KV head, latent attention one compressed vector
     and one rotary key; a layer with a state, or one that reads another layer's cache, nothing.
-    Counts what is given: for one rank's share give that rank's attention. ``cache_type``: what a
-    head holds of a token; None: its elements and nothing beside.
+    Counts what is given: for one rank's share give that rank's attention.
 
     Sources:
         [kwon2023] section 1 (grouped); [deepseek2024] section 2.1 (latent); [vllm-source]
@@ -218,15 +211,12 @@ def kv_bytes_per_layer(
         case CompressedAttention():
             entry = COMPRESSED_ENTRY_BYTES + index_bytes(attention)
             return entry / (attention.compress_ratio or 1)
-        case LatentAttention(is_sparse=True) if cache_type and cache_type.sparse_entry_bytes:
+        case LatentAttention(is_sparse=True) if cache_type.sparse_entry_bytes:
             num_bytes: float = cache_type.sparse_entry_bytes
-        case LatentAttention(is_sparse=True) if not cache_type and kv_element_bytes == FP8_BYTES:
-            num_bytes = FP8_ENTRY_BYTES
         case LatentAttention():
-            num_bytes = _latent_elements(attention, rules) * kv_element_bytes
+            num_bytes = _latent_elements(attention, rules) * cache_type.element_bytes
         case GroupedAttention(head_dim=keys, num_value_dims=values):
-            each = cache_type.head_bytes(keys, values) if cache_type else keys + values
-            num_bytes = attention.num_kv_heads * each * (1 if cache_type else kv_element_bytes)
+            num_bytes = attention.num_kv_heads * cache_type.head_bytes(keys, values)
     return num_bytes + index_bytes(attention)
 
 
@@ -242,7 +232,10 @@ def index_bytes(attention: Attention) -> int:
 
 
 def kv_bytes_per_token(
-    attentions: Iterable[tuple[int, Attention]], *, kv_element_bytes: float, tensor: int = 1
+    attentions: Iterable[tuple[int, Attention]],
+    *,
+    cache_type: CacheType = WIDE_CACHE.type,
+    tensor: int = 1,
 ) -> float:
     """Return the cache bytes of one token over all layers, each layer's window still open.
 
@@ -250,12 +243,11 @@ def kv_bytes_per_token(
 
     Example:
         >>> llama_70b = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
-        >>> kv_bytes_per_token([(80, llama_70b)], kv_element_bytes=2)
+        >>> kv_bytes_per_token([(80, llama_70b)])
         327680
     """
     return sum(
-        num_layers
-        * kv_bytes_per_layer(on_rank(attention, tensor), kv_element_bytes=kv_element_bytes)
+        num_layers * kv_bytes_per_layer(on_rank(attention, tensor), cache_type=cache_type)
         for num_layers, attention in attentions
     )
 
@@ -335,43 +327,36 @@ def prefill_flop_per_pair(attention: Attention) -> float:
     return flop_per_pair(attention)
 
 
-def kv_shares(  # noqa: PLR0913  (a model, how its cache is stored, and how it is split)
+def kv_shares(
     shape: ModelShape,
     *,
-    kv_element_bytes: float,
+    cache: StoredCache = WIDE_CACHE,
     parallelism: Parallelism,
     stage_fraction: Fraction = WHOLE,
     rules: CacheRules = CURRENT_CACHE_RULES,
-    cache: StoredCache | None = None,
 ) -> Iterator[KvShare]:
     """Yield the cache of each kind of layer on one rank of a stage with this share of the layers.
 
-    ``cache``: its type, and the layers that stay in 16 bits, which are kinds of their own; None: no
-    head holds anything beside its elements.
+    Layers that stay in 16 bits are kinds of their own.
 
     Raises:
         InvalidKvCacheError: compressed attention that the engine has no blocks for.
     """
-    known = cache.type if cache else None
-    wide = wide_layers(shape, cache) if cache else itertools.repeat(0)
+    wide = wide_layers(shape, cache)
     kinds = [
-        part
-        for (layers, attention), stay in zip(shape.attentions(), wide, strict=False)
-        for part in (
-            (layers - stay, attention, kv_element_bytes, known),
-            (stay, attention, WIDE_BYTES, None),
-        )
-        if part[0]
+        (number, attention, stays_wide)
+        for (layers, attention), stay in zip(shape.attentions(), wide, strict=True)
+        for number, stays_wide in ((layers - stay, False), (stay, True))
+        if number
     ]
-    for num_layers, attention, element_bytes, cache_type in kinds:
+    for num_layers, attention, stays_wide in kinds:
         mine = on_rank(attention, parallelism.tensor)
         if isinstance(mine, CompressedAttention):
             yield from compressed_shares(mine, num_layers, stage_fraction)
             continue
         layers = float(stage_fraction * num_layers)
-        per_token = kv_bytes_per_layer(
-            mine, kv_element_bytes=element_bytes, rules=rules, cache_type=cache_type
-        )
+        cache_type = WIDE_CACHE.type if stays_wide else cache.type
+        per_token = kv_bytes_per_layer(mine, cache_type=cache_type, rules=rules)
         grouped = mine if isinstance(mine, GroupedAttention) else None
         yield KvShare(
             bytes_per_token=layers * per_token / parallelism.context,
@@ -386,7 +371,7 @@ def kv_shares(  # noqa: PLR0913  (a model, how its cache is stored, and how it i
             num_layers=num_layers,
             stage_fraction=stage_fraction,
             is_latent=isinstance(mine, LatentAttention),
-            stays_wide=cache_type is None and known is not None,
+            stays_wide=stays_wide,
             state_kind=_state_kind(mine) if isinstance(mine, StateAttention) else None,
         )
 

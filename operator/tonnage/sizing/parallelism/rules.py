@@ -67,22 +67,16 @@ def _attention_rules(attention: Attention, split: Parallelism) -> Iterator[str]:
     if split.context > 1:
         yield from _context_rules(attention, split)
     match attention:
-        case GroupedAttention():
-            yield from _kv_head_rules(attention.num_kv_heads, split.tensor)
+        case GroupedAttention(num_kv_heads=heads) if max(heads, tensor) % min(heads, tensor):
+            kv_heads = count_of(heads, "KV head")
+            yield f"TP {tensor} neither divides nor is a multiple of the {kv_heads}"
         case StateAttention(kind="mamba2") if attention.num_key_heads > 1:
             if attention.num_key_heads % tensor:
                 groups = count_of(attention.num_key_heads, "state group")
                 yield f"TP {tensor} does not divide the {groups}"
         case StateAttention() if attention.num_key_heads % tensor and attention.num_key_heads > 1:
-            heads = count_of(attention.num_key_heads, "key head")
-            yield f"TP {tensor} does not divide the {heads}"
-
-
-def _kv_head_rules(num_kv_heads: int, tensor: int) -> Iterator[str]:
-    larger, smaller = max(num_kv_heads, tensor), min(num_kv_heads, tensor)
-    if larger % smaller:
-        heads = count_of(num_kv_heads, "KV head")
-        yield f"TP {tensor} neither divides nor is a multiple of the {heads}"
+            key_heads = count_of(attention.num_key_heads, "key head")
+            yield f"TP {tensor} does not divide the {key_heads}"
 
 
 def _context_rules(attention: Attention, split: Parallelism) -> Iterator[str]:
@@ -234,25 +228,20 @@ def _refusals(request: SizingRequest, split: Parallelism) -> Iterator[str]:
     shape = request.shape
     yield from broken_rules(shape, request.weights, split)
     if request.spreads(split):
-        needs_link = shape.has_experts and request.node_link_bytes_per_s is None
-        yield from _refusals_beyond_node(split, request.gpu.gpus_per_node, needs_link=needs_link)
+        per_node, of_rank = request.gpu.gpus_per_node, split.num_gpus // split.data
+        node = f"a node of {count_of(per_node, 'GPU')}"
+        if split.num_gpus % per_node or per_node % of_rank:
+            gpus = count_of(of_rank, "GPU")
+            yield f"DP {split.data} x {gpus} fills no whole number of nodes, each {node}"
+        if shape.has_experts and request.node_link_bytes_per_s is None:
+            yield (
+                f"DP {split.data} exceeds {node}: set hardware.nodeLink, what a GPU moves beyond it"
+            )
     if request.sizes.expert is False and has_whole_experts(shape, request.weights, split):
         yield f"expert: false does not go with {split}, whose ranks hold whole experts"
     if split.data > 1 and not (shape.has_experts or kv_is_replicated(shape, split.num_gpus)):
         needs = "experts or a cache that TP copies"
         yield f"DP {split.data} needs {needs}: use replicas for the layers"
-
-
-def _refusals_beyond_node(
-    split: Parallelism, gpus_per_node: int, *, needs_link: bool
-) -> Iterator[str]:
-    of_rank = split.num_gpus // split.data
-    node = f"a node of {count_of(gpus_per_node, 'GPU')}"
-    if split.num_gpus % gpus_per_node or gpus_per_node % of_rank:
-        gpus = count_of(of_rank, "GPU")
-        yield f"DP {split.data} x {gpus} fills no whole number of nodes, each {node}"
-    if needs_link:
-        yield f"DP {split.data} exceeds {node}: set hardware.nodeLink, what a GPU moves beyond it"
 
 
 def explain_no_candidate(request: SizingRequest) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from tonnage.catalog.cache_types import StoredCache
+from tonnage.catalog.cache_types import WIDE_CACHE, StoredCache
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.catalog.engine_limits import format_of_experts
 from tonnage.catalog.parameters import attention_parameters, counted_bytes, ffn_parts
@@ -46,9 +46,9 @@ class StoredFactors:
         if shape.stored is not None:
             counted = counted_bytes(shape)
             loaded = [each for each in shape.stored.parts() if each[0] not in NOT_LOADED]
-            self.other_bytes = sum(part.num_bytes for name, part in loaded if not counted.get(name))
+            self.other_bytes = sum(each for name, each in loaded if not counted.get(name))
             self._factors = {
-                name: part.num_bytes / counted[name] for name, part in loaded if counted.get(name)
+                name: each / counted[name] for name, each in loaded if counted.get(name)
             }
 
     def factor(self, part: str) -> float:
@@ -200,11 +200,10 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
     shape: ModelShape,
     *,
     weights: WeightFormat,
-    kv_element_bytes: float,
+    cache: StoredCache = WIDE_CACHE,
     parallelism: Parallelism,
     rules: CacheRules = CURRENT_CACHE_RULES,
     keeps_experts_whole: bool = False,
-    cache: StoredCache | None = None,
 ) -> Shard:
     """Return the share of the fullest rank.
 
@@ -254,11 +253,10 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
         kv=tuple(
             kv_shares(
                 shape,
-                kv_element_bytes=kv_element_bytes,
+                cache=cache,
                 parallelism=parallelism,
                 stage_fraction=fraction,
                 rules=rules,
-                cache=cache,
             )
         ),
         context_exchange_bytes=stage * _exchange_bytes(shape, parallelism),

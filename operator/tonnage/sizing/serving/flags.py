@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from tonnage.catalog.engine import default_batched_tokens
+from tonnage.catalog.engine import batch_defaults
 from tonnage.memoize import memoize
 from tonnage.sizing.errors import DoesNotFitError
 from tonnage.sizing.memory.budget import memory_budget
@@ -176,7 +176,10 @@ class FlagSearch:
         if rate > BOUND_DOUBT * top:
             return False
         flags, is_short = chosen.flags, length is Length.COARSE
-        if is_short and self._starts_late(flags, rate):
+        if is_short and any(  # first tokens were late at no higher a rate, with no less to serve it
+            flags.max_num_batched_tokens <= tokens and flags.max_num_seqs <= slots and rate >= least
+            for tokens, slots, least in self._late_at
+        ):
             return False
         runs = runs_of(trial_of(self._request, chosen.replica), length, self._between)
         if runs.known:
@@ -186,13 +189,6 @@ class FlagSearch:
         if is_short and (slots := runs.late_slots(rate)):
             self._late_at.append((flags.max_num_batched_tokens, slots, rate))
         return False
-
-    def _starts_late(self, flags: Flags, rate: float) -> bool:
-        """Tell whether first tokens were late at no higher a rate, with no less to serve it."""
-        return any(
-            flags.max_num_batched_tokens <= tokens and flags.max_num_seqs <= slots and rate >= least
-            for tokens, slots, least in self._late_at
-        )
 
     def _more(self, best: ChosenFlags) -> ChosenFlags:
         """Return the best among more slots: TPOT limits the mean of those that decode."""
@@ -395,7 +391,11 @@ def widest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
     try:
         return largest_fitting(request, shard)
     except DoesNotFitError:
-        most = 0 if request.max_num_batched_tokens else default_batched_tokens(request.gpu)
+        most = (
+            0
+            if request.max_num_batched_tokens
+            else batch_defaults(request.gpu).max_num_batched_tokens
+        )
         for tokens in [each for each in reversed(BUDGETS_TOKENS) if each < most]:
             with suppress(DoesNotFitError):
                 found = largest_fitting(replace(request, max_num_batched_tokens=tokens), shard)
@@ -425,7 +425,7 @@ def _flags(request: SizingRequest, parallelism: Parallelism, max_num_seqs: int) 
     return Flags(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=request.max_num_batched_tokens
-        or default_batched_tokens(request.gpu),
+        or batch_defaults(request.gpu).max_num_batched_tokens,
         gpu_memory_utilization=request.engine.constants.gpu_memory_utilization,
         parallelism=parallelism,
     )
@@ -502,15 +502,11 @@ def start_figures(request: SizingRequest, replica: Replica, flags: Flags) -> Sta
         engine=request.engine,
         budget=budget,
         layout=replica.layout,
-        pool_bytes=budget.kv_pool_bytes,
+        flags=flags,
         # What is not known to run holds no request for certain.
         pool_range_bytes=pool_range_bytes(replace(request, flags=None), replica, budget),
-        max_num_seqs=flags.max_num_seqs,
         context_tokens=request.context_tokens,
-        in_flight_tokens=replica.layout.in_flight_tokens(
-            flags.max_num_batched_tokens, flags.parallelism.pipeline
-        ),
-        num_layers=request.shape.num_layers / flags.parallelism.pipeline,
+        num_layers=request.shape.num_layers,
         are_chosen=request.flags is None,
         captures_decode=request.switches.captures_decode,
         has_adapters=replica.model.shard.adapters is not None,

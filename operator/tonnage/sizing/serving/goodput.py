@@ -15,7 +15,7 @@ from typing import Final
 from tonnage.sizing.serving.load_line import tpot_ceiling
 from tonnage.sizing.serving.replica import running_limit
 from tonnage.sizing.serving.trial import Trial, TrialResult, TrialRun
-from tonnage.sizing.workload import Slo, Workload
+from tonnage.sizing.workload import Slo
 from tonnage.units import nearest
 
 
@@ -278,7 +278,9 @@ class RateSearch:
                 share = at_low / (at_low - at_high)
                 rate = low * (high / low) ** min(0.9, max(0.1, share))
             else:
-                rate *= math.exp(-math.copysign(self._stride(excess, step), excess or -1))
+                # In a logarithm of the rate, the further the longer it takes.
+                stride = min(MOST_STRIDE, abs(excess) / self._steepness + LEAST_STRIDE)
+                rate *= math.exp(-math.copysign(stride * (1 + step / 2), excess or -1))
             if rate < LOWEST * guess:
                 return 0.0
         share = at_low / (at_low - at_high) if at_low < 0 < at_high else 0.0
@@ -301,10 +303,6 @@ class RateSearch:
                 return rate
             rate, step = lower, step + 1
         return 0.0
-
-    def _stride(self, excess: float, step: int) -> float:
-        """Return how far to go, in a logarithm of the rate: the further the longer it takes."""
-        return min(MOST_STRIDE, abs(excess) / self._steepness + LEAST_STRIDE) * (1 + step / 2)
 
     @property
     def _steepness(self) -> float:
@@ -367,8 +365,9 @@ def limited_by(trial: Trial, outcome: TrialResult) -> str:
 
 def with_rounded_inputs(trial: Trial) -> Trial:
     """Return the trial with figures rounded to what cannot matter."""
-    replica = trial.replica
-    constants = replica.model.constants
+    replica, workload = trial.replica, trial.workload
+    constants, prompt = replica.model.constants, workload.prompt
+    second = workload.output_second_moment
     rounded = replace(
         constants,
         bandwidth_efficiency=_round(constants.bandwidth_efficiency),
@@ -376,27 +375,22 @@ def with_rounded_inputs(trial: Trial) -> Trial:
     )
     return replace(
         trial,
-        workload=_rounded_workload(trial.workload),
+        workload=replace(
+            workload,
+            prompt=replace(
+                prompt,
+                mean_tokens=_round(prompt.mean_tokens),
+                p99_tokens=None if prompt.p99_tokens is None else _round(prompt.p99_tokens),
+            ),
+            output_tokens=_round(workload.output_tokens),
+            output_second_moment=None if second is None else _round(second),
+            cached_fraction=1 - min(1.0, _round(1 - workload.cached_fraction)),
+        ),
         replica=replace(
             replica,
             kv_pool_bytes=_round(replica.kv_pool_bytes),
             model=replace(replica.model, constants=rounded),
         ),
-    )
-
-
-def _rounded_workload(workload: Workload) -> Workload:
-    prompt, second = workload.prompt, workload.output_second_moment
-    return replace(
-        workload,
-        prompt=replace(
-            prompt,
-            mean_tokens=_round(prompt.mean_tokens),
-            p99_tokens=None if prompt.p99_tokens is None else _round(prompt.p99_tokens),
-        ),
-        output_tokens=_round(workload.output_tokens),
-        output_second_moment=None if second is None else _round(second),
-        cached_fraction=1 - min(1.0, _round(1 - workload.cached_fraction)),
     )
 
 

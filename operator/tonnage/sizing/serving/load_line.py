@@ -249,15 +249,15 @@ def undisturbed_share(replica: Replica, workload: Workload, num_decoding: float)
 @lru_cache(maxsize=64)
 def _later(workload: Workload) -> tuple[int, ...]:
     """Return the tokens after the first, of answers at even shares."""
-    shares = ((part + 0.5) / PARTS for part in range(PARTS))
-    return tuple(max(0, round(_tokens_at_share(workload, share)) - 1) for share in shares)
-
-
-def _tokens_at_share(workload: Workload, share: float) -> float:
     mean, sigma = workload.output_tokens, workload.output_sigma
-    if sigma is None:
-        return -mean * math.log1p(-share)
-    return mean * math.exp(sigma * NORMAL.inv_cdf(share) - sigma**2 / 2)
+    shares = ((part + 0.5) / PARTS for part in range(PARTS))
+    tokens = (
+        -mean * math.log1p(-share)
+        if sigma is None
+        else mean * math.exp(sigma * NORMAL.inv_cdf(share) - sigma**2 / 2)
+        for share in shares
+    )
+    return tuple(max(0, round(each) - 1) for each in tokens)
 
 
 WAIT_SHARE = 0.8

@@ -26,11 +26,8 @@ class Replica:
 
     def prefill_room(self, num_decoding: float) -> float:
         """Return the tokens per step that decoding leaves one rank for prefill."""
-        return max(
-            1.0,
-            self.max_batched_tokens
-            - num_decoding * self.model.tokens_verified / self.model.dp_size,
-        )
+        decoding = num_decoding * self.model.tokens_verified / self.model.dp_size
+        return max(1.0, self.max_batched_tokens - decoding)
 
     @property
     def layout(self) -> CacheLayout:
@@ -167,8 +164,16 @@ def steps_of_answer(replica: Replica, workload: Workload) -> float:
 
 
 def ranks_together(chunks_per_step: float, num_ranks: int) -> float:
-    """Return the ranks that prefill in a step in which any does, in the mean."""
-    return min(float(num_ranks), together(chunks_per_step))
+    """Return the ranks that prefill in a step in which any does, in the mean.
+
+    Prompts come at random, so that with ``x`` of them in a mean step some steps have none, and
+    those that have any hold ``x / (1 - exp(-x))``.
+
+    >>> round(ranks_together(0.1, 8), 2), ranks_together(20.0, 8)
+    (1.05, 8.0)
+    """
+    together = chunks_per_step / -math.expm1(-chunks_per_step) if chunks_per_step > 0 else 1.0
+    return min(float(num_ranks), together)
 
 
 def num_running(replica: Replica, workload: Workload, num_decoding: float) -> float:
@@ -205,18 +210,6 @@ def prefill_context_tokens(workload: Workload) -> float:
     longer = 1 + workload.prompt.scv
     cached = workload.prompt.mean_tokens - workload.new_prompt_tokens
     return longer * (cached + workload.new_prompt_tokens / 2)
-
-
-def together(chunks_per_step: float) -> float:
-    """Return the chunks of prompts in a step that has any, in the mean.
-
-    Prompts come at random, so that with ``x`` of them in a mean step some steps have none, and
-    those that have any hold ``x / (1 - exp(-x))``.
-
-    >>> round(together(0.1), 2), round(together(20.0), 2)
-    (1.05, 20.0)
-    """
-    return chunks_per_step / -math.expm1(-chunks_per_step) if chunks_per_step > 0 else 1.0
 
 
 def running_limit(replica: Replica, workload: Workload) -> float:

@@ -108,7 +108,7 @@ def staffing_of(
         for number in FLEETS[1:]:
             if is_enough(*known[-1]):
                 break
-            fleet = of_fleet(trial, number, routing)
+            fleet = fleet_of(trial, number, routing)
             guess = known[-1][1] or alone_requests_per_s
             found = goodput(fleet, guess, length=Length.MEDIUM, on_search=on_search)
             known.append((number, min(most, farther(known[-1][1], found.requests_per_s))))
@@ -129,10 +129,10 @@ def saturated_requests_per_s(
     return max(alone_requests_per_s, count / run.engines[0].busy_s)
 
 
-def of_fleet(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
-    """Return what one of so many replicas is tried with; pooled ones are tried together."""
+def fleet_of(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
+    """Return what one of so many replicas is tried with; of those that pool the first, together."""
     if routing is Routing.LEAST_OUTSTANDING:
-        return replace(trial, num_replicas=num_replicas, routing=routing)
+        return replace(trial, num_replicas=min(num_replicas, FLEETS[-1]), routing=routing)
     return replace(trial, arrival_scv=1 + (trial.arrival_scv - 1) / num_replicas)
 
 
@@ -155,12 +155,6 @@ class ServiceLevel:
     def at(self, quantile: float) -> Latency:
         """Return the latencies at a percentile that was asked for."""
         return next(each for each in self.latencies if each.quantile == quantile)
-
-
-def fleet_of(trial: Trial, num_replicas: int, routing: Routing) -> Trial:
-    """Return what one of so many replicas is run with; of those that pool the first are run."""
-    is_pooled = routing is Routing.LEAST_OUTSTANDING
-    return of_fleet(trial, min(num_replicas, FLEETS[-1]) if is_pooled else num_replicas, routing)
 
 
 @lru_cache(maxsize=64)

@@ -268,11 +268,7 @@ class TrialRun:
         table, engines = self.table, self.engines
         span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
         busy_s = sum(engine.busy_s for engine in engines)
-        queued = (
-            self._num_waiting()
-            if self.trial.newest_first_s
-            else self._wait_s() * table.size / span_s
-        )
+        queued = self._num_queued(span_s)
         backlog = queued / (BACKLOG * math.sqrt(table.size))
         unserved = queued / table.size if self.trial.newest_first_s else 1.0
         capacity_blocks = sum(engine.context_s for engine in engines)
@@ -289,18 +285,18 @@ class TrialRun:
             latencies=tuple(self._latencies(unserved if backlog > 1 else 0.0)),
         )
 
-    def _wait_s(self) -> float:
-        """Return how long the last of the requests that count wait, in the mean."""
-        first = self.last - (self.last - self.first) // LAST
-        return self.table.wait_s(first, self.last) / max(1, self.last - first)
+    def _num_queued(self, span_s: float) -> float:
+        """Return the requests that wait at the end, by how long the last of those that count do.
 
-    def _num_waiting(self) -> int:
-        """Return the requests that are left when the last one comes, beyond those that can run.
-
-        Newest first, the last ones do not wait for those that were passed over or preempted.
+        Newest first, these do not wait for those that were passed over or preempted: then those
+        that are left when the last one comes, beyond those that can run.
         """
-        queued = self.table.num_unended(self.table.arrival_s[self.table.size - 1])
-        return max(0, queued - self.peak_running * self.limits.num_ranks * len(self.engines))
+        table = self.table
+        if self.trial.newest_first_s:
+            unended = table.num_unended(table.arrival_s[table.size - 1])
+            return max(0, unended - self.peak_running * self.limits.num_ranks * len(self.engines))
+        first = self.last - (self.last - self.first) // LAST
+        return table.wait_s(first, self.last) / max(1, self.last - first) * table.size / span_s
 
     def _latencies(self, unserved: float) -> Iterator[Latency]:
         """Yield what is met at each percentile; ``unserved``: the share whose wait only grows."""

@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 
-from tonnage.catalog.config.encoders import read_encoders
+from builders import a_shape
+from tonnage.catalog.config.encoders import with_encoders
 from tonnage.catalog.config.read import shape_from_config
 from tonnage.catalog.models import built_in_config, built_in_model, model_names
 from tonnage.catalog.parameters import num_parameters
-from tonnage.catalog.shape import ModelShape, StoredPart, StoredWeights
+from tonnage.catalog.shape import ModelShape, StoredWeights
 from tonnage.catalog.stored import apply_checkpoint
 from tonnage.units import GB, GIB
 
@@ -82,13 +83,9 @@ def all_parameters(shape: ModelShape) -> int:
 
 
 def encoders(model_type: str, *, text_width: int, **outer: Any) -> tuple[int, tuple[str, ...]]:
-    found = read_encoders(
-        {"model_type": model_type, "text_config": {}, **outer},
-        text_path=("text_config",),
-        text_width=text_width,
-        num_parameters=None,
-    )
-    return found["encoder_parameters"], found["notes"]
+    config = {"model_type": model_type, "text_config": {}, **outer}
+    found = with_encoders(a_shape(hidden_size=text_width), config, ("text_config",), None)
+    return found.encoder_parameters, found.notes
 
 
 @pytest.mark.parametrize("model", EXACT)
@@ -163,7 +160,7 @@ def test_sound_counts_beside_images() -> None:
 
 def test_the_files_of_a_checkpoint_say_what_its_encoders_have() -> None:
     shape = shape_from_config(built_in_config("google/gemma-3-12b-it"), name="m")
-    files = StoredWeights(encoders=StoredPart(num_bytes=2 * 421_290_864, num_tensors=439))
+    files = StoredWeights(encoders=2 * 421_290_864)
 
     assert shape.encoder_parameters > 421_290_864
     assert apply_checkpoint(shape, files).encoder_parameters == 421_290_864

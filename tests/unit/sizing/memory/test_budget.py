@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from builders import a_layer_group, a_shape, a_sizing_request, an_expert_ffn
+from tonnage.catalog.cache_types import CACHE_TYPES
 from tonnage.catalog.config.formats.quantization import BF16, FP16, WEIGHT_FORMATS
 from tonnage.catalog.engine import known_engine
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.catalog.models import built_in_model, model_names
 from tonnage.catalog.parameters import counted_bytes
-from tonnage.catalog.shape import StoredPart, StoredWeights
+from tonnage.catalog.shape import StoredWeights
 from tonnage.sizing.memory.budget import (
     UNCOUNTED_ENCODER_BYTES,
     activations_part,
@@ -28,7 +29,7 @@ from tonnage.sizing.split import Parallelism
 from tonnage.units import GIB
 
 FP8 = WEIGHT_FORMATS["fp8"]
-A_GIB = StoredPart(num_bytes=int(GIB), num_tensors=1)
+A_GIB = int(GIB)
 
 
 def budget_of(shape, *, weights=BF16, tensor=1):
@@ -39,7 +40,7 @@ def budget_of(shape, *, weights=BF16, tensor=1):
         gpu_memory_utilization=0.9,
         parallelism=Parallelism(tensor=tensor),
     )
-    shard = shard_of(shape, weights=weights, kv_element_bytes=2, parallelism=flags.parallelism)
+    shard = shard_of(shape, weights=weights, parallelism=flags.parallelism)
     return memory_budget(request, shard, flags)
 
 
@@ -247,16 +248,14 @@ def test_quantized_weights_keep_the_first_runner_before_0_24():
     assert not serves(replace(shape, weight_format=FP8))
 
 
-def a_server(version, gpu="H100", kv_element_bytes=2, **changes):
+def a_server(version, gpu="H100", cache="bf16", **changes):
     board = built_in_gpus()[gpu]
-    return Server(
-        engine=known_engine(version), gpu=board, kv_element_bytes=kv_element_bytes, **changes
-    )
+    return Server(engine=known_engine(version), gpu=board, cache=CACHE_TYPES[cache], **changes)
 
 
-def graphs_of(version="0.30", gpu="H100", kv_element_bytes=2, **changes):
+def graphs_of(version="0.30", gpu="H100", cache="bf16", **changes):
     shape = built_in_model("Qwen/Qwen3-30B-A3B")
-    return graphs_part(shape, flags_of(**changes), a_server(version, gpu, kv_element_bytes))
+    return graphs_part(shape, flags_of(**changes), a_server(version, gpu, cache))
 
 
 def test_fewer_slots_have_fewer_graphs_and_older_versions_set_none_aside():
@@ -309,12 +308,12 @@ def test_flashinfer_works_in_memory_that_the_estimate_of_graphs_holds():
     # 394 MiB, or from 0.26 on 16 bytes for each element of all queries: 8192 tokens of 32 x 128.
     plain = graphs_of(gpu="RTX-3090").num_bytes
 
-    older = graphs_of("0.25", gpu="RTX-3090", kv_element_bytes=1).num_bytes - plain
-    newer = graphs_of(gpu="RTX-3090", kv_element_bytes=1).num_bytes - plain
+    older = graphs_of("0.25", gpu="RTX-3090", cache="fp8").num_bytes - plain
+    newer = graphs_of(gpu="RTX-3090", cache="fp8").num_bytes - plain
 
     assert older == pytest.approx(394 * 2**20)
     assert newer == pytest.approx(8192 * 32 * 128 * 16)
-    assert graphs_of(kv_element_bytes=1).num_bytes == plain  # Hopper: FlashAttention has them
+    assert graphs_of(cache="fp8").num_bytes == plain  # Hopper: FlashAttention has them
 
 
 def test_blackwell_has_larger_graphs_from_0_29_on():

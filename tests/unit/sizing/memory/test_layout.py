@@ -56,7 +56,7 @@ def layout_of(log):
     shares = tuple(
         kv_shares(
             shape,
-            kv_element_bytes=log.element_bytes,
+            cache=StoredCache(type=CACHE_TYPES["fp8" if log.element_bytes == 1 else "bf16"]),
             parallelism=Parallelism(tensor=log.tensor, pipeline=log.pipeline),
             stage_fraction=stage_fraction(shape.num_layers, log.pipeline),
             rules=rules,
@@ -196,9 +196,7 @@ def test_a_sequence_with_states_only_takes_the_same_blocks_at_any_length():
     ],
 )
 def test_the_state_of_a_layer_is_split_over_tensor_parallel_ranks(model, tensor, num_bytes):
-    shares = kv_shares(
-        built_in_model(model), kv_element_bytes=2, parallelism=Parallelism(tensor=tensor)
-    )
+    shares = kv_shares(built_in_model(model), parallelism=Parallelism(tensor=tensor))
 
     (states,) = (share for share in shares if share.state_bytes)
     assert states.state_bytes / states.num_layers == num_bytes
@@ -369,7 +367,6 @@ class TestSwitches:
         rules = replace(known_engine(version).constants.cache, state_draft_tokens=drafts)
         shares = kv_shares(
             built_in_model("Qwen/Qwen3.8-27B-FP8"),
-            kv_element_bytes=CACHE_TYPES[cache].element_bytes,
             parallelism=Parallelism(tensor=tensor),
             rules=rules,
             cache=StoredCache(type=CACHE_TYPES[cache]),
@@ -428,7 +425,6 @@ def test_a_stage_has_whole_layers():
     shard = shard_of(
         a_shape(groups=(group,)),
         weights=BF16,
-        kv_element_bytes=2,
         parallelism=Parallelism(pipeline=2),
     )
 

@@ -48,6 +48,10 @@ def figures_of(request, flags):
     return start_figures(request, replica, flags)
 
 
+def with_slots(figures, seqs):
+    return replace(figures, flags=replace(figures.flags, max_num_seqs=seqs))
+
+
 def codes(figures):
     return [each.code for each in start_doubts(figures)]
 
@@ -84,7 +88,7 @@ def test_slots_within_the_range_of_the_blocks_may_be_too_many():
     least, most = figures.blocks_range
 
     def code_of(seqs):
-        return codes(replace(figures, max_num_seqs=seqs))
+        return codes(with_slots(figures, seqs))
 
     assert code_of(least) == []
     assert code_of(least + 1) == code_of(most) == ["MayNotStart"]
@@ -93,9 +97,7 @@ def test_slots_within_the_range_of_the_blocks_may_be_too_many():
 
 def test_more_memory_is_a_cure_where_all_of_the_board_would_do():
     figures = figures_of(asked("Qwen/Qwen3.6-27B", "H100-NVL", "0.25"), flags_with(700))
-    [enough], [too_many] = (
-        start_doubts(replace(figures, max_num_seqs=seqs)) for seqs in (700, 1024)
-    )
+    [enough], [too_many] = (start_doubts(with_slots(figures, seqs)) for seqs in (700, 1024))
 
     assert enough.message.endswith(", or raise --gpu-memory-utilization")
     assert "utilization" not in too_many.message
@@ -133,7 +135,7 @@ def test_blocks_that_a_flag_gives_are_exact():
 
     assert figures.blocks_range == (300, 300)
     assert codes(figures) == ["WillNotStart"]
-    assert codes(replace(figures, max_num_seqs=300)) == []
+    assert codes(with_slots(figures, 300)) == []
 
 
 def test_a_model_without_states_has_no_such_limit():

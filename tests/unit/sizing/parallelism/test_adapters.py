@@ -17,7 +17,7 @@ PEFT_PARAMETERS = 41_943_040
 
 def share(shape, *, tensor=1, pipeline=1, number=1, rank=16):
     split = Parallelism(tensor=tensor, pipeline=pipeline)
-    bare = shard_of(shape, weights=shape.weight_format, kv_element_bytes=2, parallelism=split)
+    bare = shard_of(shape, weights=shape.weight_format, parallelism=split)
     return with_adapters(bare, shape, Adapters(number=number, rank=rank)), bare
 
 

@@ -12,6 +12,7 @@ from builders import (
     an_attention,
     an_expert_ffn,
 )
+from tonnage.catalog.cache_types import CACHE_TYPES, StoredCache
 from tonnage.catalog.config.formats.quantization import BF16
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import attention_parameters, num_parameters
@@ -24,11 +25,11 @@ from tonnage.sizing.split import Parallelism, on_rank
 from tonnage.units import GIB
 
 
-def share_of(shape, *, weights=BF16, kv_element_bytes=2, whole=False, **split):
+def share_of(shape, *, weights=BF16, cache="bf16", whole=False, **split):
     return shard_of(
         shape,
         weights=weights,
-        kv_element_bytes=kv_element_bytes,
+        cache=StoredCache(type=CACHE_TYPES[cache]),
         parallelism=Parallelism(**split),
         keeps_experts_whole=whole,
     )
@@ -148,7 +149,7 @@ def test_a_part_that_the_checkpoint_leaves_alone_stays_at_two_bytes():
 def test_kv_heads_are_split_but_never_below_one(tensor, elements):
     attention = an_attention(num_heads=32, num_kv_heads=8, head_dim=128)
 
-    assert kv_bytes_per_layer(on_rank(attention, tensor), kv_element_bytes=1) == elements
+    assert kv_bytes_per_layer(on_rank(attention, tensor)) == 2 * elements
 
 
 def test_latent_attention_keeps_its_whole_cache_on_every_rank():
@@ -267,8 +268,8 @@ class TestChosenTokens:
     """A sparse layer keeps every token, reads the keys of all to choose, and then a few."""
 
     @staticmethod
-    def read_bytes(model, context, *, element_bytes=2):
-        share = share_of(built_in_model(model), kv_element_bytes=element_bytes, tensor=8)
+    def read_bytes(model, context, *, cache="bf16"):
+        share = share_of(built_in_model(model), cache=cache, tensor=8)
         return sum(kind.read_bytes(context) for kind in share.kv)
 
     def test_of_deepseek_v32_are_2048_beside_a_key_of_each_token(self):

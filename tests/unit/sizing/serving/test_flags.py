@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from builders import a_gpu, a_shape, a_sizing_request, a_workload, an_slo
-from tonnage.catalog.engine import default_batched_tokens, find_engine
+from tonnage.catalog.engine import batch_defaults, find_engine
 from tonnage.catalog.engine_speed import prior_speed
 from tonnage.catalog.gpu import built_in_gpus, find_gpu
 from tonnage.catalog.models import built_in_model
@@ -308,7 +308,9 @@ class TestTheSearch:
         # A whole prompt beside it breaks the TPOT of an answer this short: under the default
         # budget few slots serve most, and requests wait at the door.
         request = a_completion_request("meta-llama/Llama-3.1-8B-Instruct")
-        given = replace(request, max_num_batched_tokens=default_batched_tokens(request.gpu))
+        given = replace(
+            request, max_num_batched_tokens=batch_defaults(request.gpu).max_num_batched_tokens
+        )
 
         chosen, few = searched(request), searched(given)
 
@@ -328,7 +330,7 @@ class TestTheSearch:
 
         tokens = searched(request).flags.max_num_batched_tokens
 
-        assert tokens >= default_batched_tokens(request.gpu)
+        assert tokens >= batch_defaults(request.gpu).max_num_batched_tokens
 
     def test_offline_takes_all_that_fit(self):
         request = a_sizing_request(slo=Slo(), num_gpus=1)
@@ -545,4 +547,4 @@ class TestGivenCache:
     [("B200", 16_384), ("H100", 8192), ("A100-80GB", 2048), ("GB10", 2048), ("L4", 2048)],
 )
 def test_tokens_per_step_are_what_the_engine_takes_for_the_class(gpu, tokens):
-    assert default_batched_tokens(find_gpu(gpu, built_in_gpus())) == tokens
+    assert batch_defaults(find_gpu(gpu, built_in_gpus())).max_num_batched_tokens == tokens

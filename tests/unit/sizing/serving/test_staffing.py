@@ -14,7 +14,7 @@ from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.staffing import (
     FLEETS,
     Staffing,
-    of_fleet,
+    fleet_of,
     saturated_requests_per_s,
     staffing_of,
 )
@@ -62,8 +62,8 @@ class TestBehindAService:
         assert staffing_of(offline, 4.0, Routing.SERVICE).each_requests_per_s == ((1, 4.0),)
 
     def test_each_replica_has_its_part_of_the_bursts(self):
-        assert of_fleet(a_trial(arrival_scv=9.0), 8, Routing.SERVICE).arrival_scv == 2.0
-        assert of_fleet(a_trial(arrival_scv=0.5), 2, Routing.SERVICE).arrival_scv == 0.75
+        assert fleet_of(a_trial(arrival_scv=9.0), 8, Routing.SERVICE).arrival_scv == 2.0
+        assert fleet_of(a_trial(arrival_scv=0.5), 2, Routing.SERVICE).arrival_scv == 0.75
 
     def test_many_replicas_serve_bursts_like_even_arrivals(self):
         bursty, even = staffed(scv=6.0), staffed()
@@ -86,7 +86,7 @@ class TestPooled:
         assert pooled.each(8) > 1.05 * alone.each(8)
 
     def test_are_tried_together_at_the_burstiness_of_all(self):
-        fleet = of_fleet(a_trial(arrival_scv=9.0), 8, Routing.LEAST_OUTSTANDING)
+        fleet = fleet_of(a_trial(arrival_scv=9.0), 8, Routing.LEAST_OUTSTANDING)
 
         assert (fleet.num_replicas, fleet.arrival_scv) == (8, 9.0)
 

@@ -408,9 +408,7 @@ GPT_OSS_HEAD_BYTES = 2 * 201_088 * 2880
 @pytest.mark.parametrize("num_tokens", [1, 2, 8, 64])
 def test_gpt_oss_reads_what_its_config_says(model, num_layers, num_experts, num_tokens):
     shape = built_in_model(model)
-    shard = shard_of(
-        shape, weights=shape.weight_format, kv_element_bytes=2, parallelism=Parallelism()
-    )
+    shard = shard_of(shape, weights=shape.weight_format, parallelism=Parallelism())
 
     # Routers and norms in 16 bits; an expert's 3 matrices in 4.25 bits, 2880 x 2880 padded to
     # 3072 x 2944, its biases in 16. Chosen evenly, a layer reads E * (1 - (1 - 4/E) ** tokens).

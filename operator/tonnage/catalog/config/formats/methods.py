@@ -237,19 +237,14 @@ def _algorithm(name: str | None) -> WeightFormat:
 
 def _compressed_tensors(keys: QuantizationKeys) -> Recipe:
     """Names and patterns of modules come before the class ``Linear``, which is all of them."""
-    groups = [each for each in (keys.config_groups or {}).values() if each.weights]
-    formats = [group_format(each, keys) for each in groups]
-    if not groups:
+    groups = (each for each in (keys.config_groups or {}).values() if each.weights)
+    rules = [(each.targets, group_format(each, keys)) for each in groups]
+    if not rules:
         raise not_understood("format", keys.format)
-    whole = [
-        stored
-        for group, stored in zip(groups, formats, strict=True)
-        if not group.targets or "Linear" in group.targets
-    ]
+    whole = [stored for targets, stored in rules if not targets or "Linear" in targets]
     if len(set(whole)) > 1:
         several = count_of(len(whole), "group")
         raise not_understood("config_groups", f"{several} with different weights")
-    rules = [(group.targets, stored) for group, stored in zip(groups, formats, strict=True)]
     return Recipe(default=whole[0] if whole else BF16, rules=rules)
 
 

@@ -53,7 +53,7 @@ def stored_weights(
     recipe = recipe_of(keys)
     ignored = tuple(keys.ignore or ())
     if keys.method.startswith(PARTIAL_METHODS):
-        ignored = (*ignored, *(f"in:{name}" for name in ignored if _may_be_part(name)))
+        ignored = (*ignored, *(f"{EVERYTHING}{name}" for name in ignored if not _is_whole(name)))
     unknown = _unknown_names(ignored)
     is_unknown = False
     if len(unknown) >= MANY_NAMES:  # and they are of no part that is known
@@ -97,10 +97,9 @@ def _unknown_names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def _may_be_part(name: str) -> bool:
-    """Tell whether more modules may have this in their names than have it as words."""
-    is_whole = name.endswith("_proj") or ".experts." in name or "vis" in name
-    return not is_whole and not is_pattern(name)
+def _is_whole(name: str) -> bool:
+    """Tell whether no more modules may have this in their names than have it as words."""
+    return name.endswith("_proj") or ".experts." in name or "vis" in name or is_pattern(name)
 
 
 def _combined(parts: Mapping[str, WeightFormat], default: WeightFormat) -> WeightFormat:

@@ -22,13 +22,11 @@ from tonnage.catalog.config.layers.attention import (
     all_but_every,
     by_layer_type,
     full,
-    grouped_attention,
     plain,
     wide_global_heads,
     window_everywhere,
     window_types,
     with_kv_heads,
-    with_window,
 )
 from tonnage.catalog.config.layers.ffn import experts_beside_dense
 from tonnage.catalog.config.layers.sparse import sparse_latent
@@ -72,10 +70,7 @@ def one_kv_head_or_all(keys: DecoderKeys) -> list[Attention]:
         num_kv_heads = keys.num_key_value_heads or keys.num_attention_heads
     else:
         num_kv_heads = 1 if keys.multi_query else keys.num_attention_heads
-    counted = keys.model_copy(update={"num_key_value_heads": num_kv_heads})
-    return [
-        with_window(keys, grouped_attention(counted), keys.sliding_window)
-    ] * keys.num_hidden_layers
+    return plain(keys.model_copy(update={"num_key_value_heads": num_kv_heads}))
 
 
 def on_full_embeddings(keys: DecoderKeys) -> list[Attention]:

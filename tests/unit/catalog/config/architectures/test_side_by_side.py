@@ -42,7 +42,7 @@ def test_parameters_and_cache_are_what_is_published_and_counted_by_hand(
 
     assert num_parameters(shape) / GB == pytest.approx(total, rel=0.001)
     assert num_active_parameters(shape) / GB == pytest.approx(active, rel=0.005)
-    assert kv_bytes_per_token(shape.attentions(), kv_element_bytes=2) == cache
+    assert kv_bytes_per_token(shape.attentions()) == cache
     assert sum(number * state_bytes(each) for number, each in shape.attentions()) == state
 
 
