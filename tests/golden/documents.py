@@ -9,12 +9,13 @@ import yaml
 from builders import a_gpu
 from golden.formulas import weight_bytes
 from tonnage.catalog.cache_types import CACHE_TYPES
+from tonnage.catalog.config.formats.quantization import BF16
 from tonnage.catalog.gpu import Price
 from tonnage.catalog.shape import DenseFfn, GroupedAttention
 from tonnage.sizing.parallelism.kernels import layer_kernels
 from tonnage.sizing.parallelism.kv import KvShare, flop_per_pair, kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import FLOP_PER_PARAMETER, Shard
-from tonnage.sizing.split import Parallelism
+from tonnage.sizing.split import Parallelism, on_rank
 from tonnage.sizing.step_time.speeds import Speeds
 from tonnage.units import GB, PETA, TERA
 
@@ -89,12 +90,10 @@ class Totals:
 
     def kv(self, *, element_bytes=2, tensor=1, pipeline=1):
         """Return the cache of one rank of one stage."""
-        stage = [(self.layers / pipeline, self.attention)]
+        stage = [(self.layers / pipeline, on_rank(self.attention, tensor))]
         work = self.layers * flop_per_pair(self.attention) / tensor / pipeline
         return KvShare(
-            bytes_per_token=kv_bytes_per_token(
-                stage, cache_type=CACHE_OF[element_bytes], tensor=tensor
-            ),
+            bytes_per_token=kv_bytes_per_token(stage, cache_type=CACHE_OF[element_bytes]),
             flop_per_pair=work,
         )
 
@@ -113,7 +112,7 @@ def model(name):
 def napkin_shard(totals, *, precision, kv_element_bytes=2, tensor=1, pipeline=1):
     """Return one rank's even share of a model, all of whose parameters are read in every step."""
     share = totals.params / tensor / pipeline
-    kernels = layer_kernels(totals.attention, DenseFfn(intermediate_size=1))
+    kernels = layer_kernels(totals.attention, DenseFfn(intermediate_size=1), BF16)
     read_bytes = weight_bytes(num_parameters=share, bytes_per_parameter=ELEMENT_BYTES[precision])
     return Shard(
         weights_bytes=read_bytes,

@@ -404,10 +404,6 @@ class ModelShape:
     def has_experts(self) -> bool:
         return any(isinstance(group.ffn, MoeFfn) for group in self.groups)
 
-    @property
-    def num_heads(self) -> int:
-        return max(attention.num_heads for _, attention in self.attentions())
-
     def has_kind(self, *kinds: type) -> bool:
         """Tell whether some of the layers have attention of one of these kinds."""
         return any(isinstance(attention, kinds) for _, attention in self.attentions())

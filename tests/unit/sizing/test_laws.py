@@ -22,7 +22,7 @@ from tonnage.sizing.memory.layout import cache_layout
 from tonnage.sizing.parallelism.kv import kv_bytes_per_token
 from tonnage.sizing.parallelism.shard import shard_of
 from tonnage.sizing.serving.replica import steady_state
-from tonnage.sizing.split import Parallelism
+from tonnage.sizing.split import Parallelism, on_rank
 from tonnage.sizing.step_time.step import step_time
 
 ROUNDING = 1 + 1e-9
@@ -76,10 +76,10 @@ def test_twice_the_bytes_at_twice_the_bandwidth_takes_as_long(shard, speed, cons
 
 @given(attentions, st.integers(1, 128), st.sampled_from([1, 2, 4, 8]))
 def test_half_the_element_is_half_the_cache(attention, num_layers, tensor):
-    layers = [(num_layers, attention)]
+    layers = [(num_layers, on_rank(attention, tensor))]
 
-    whole = kv_bytes_per_token(layers, tensor=tensor)
-    half = kv_bytes_per_token(layers, cache_type=CACHE_TYPES["fp8"], tensor=tensor)
+    whole = kv_bytes_per_token(layers)
+    half = kv_bytes_per_token(layers, cache_type=CACHE_TYPES["fp8"])
 
     assert half == whole / 2
 

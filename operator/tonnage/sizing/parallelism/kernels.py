@@ -68,15 +68,15 @@ NONE = KernelCount()
 def layer_kernels(
     attention: Attention | None,
     ffn: Ffn | None,
-    weights: WeightFormat | None = None,
+    weights: WeightFormat,
     *,
     is_split: bool = False,
 ) -> KernelCount:
-    """Return what one layer launches; without a format no product needs scales.
+    """Return what one layer launches; ``is_split``: over tensor-parallel ranks.
 
-    ``is_split``: over tensor-parallel ranks.
-
-    >>> layer_kernels(GroupedAttention(num_heads=8, num_kv_heads=8, head_dim=128), None).total
+    >>> bf16 = WeightFormat(name="bf16", bytes_per_parameter=2.0, compute="bf16")
+    >>> heads = GroupedAttention(num_heads=8, num_kv_heads=8, head_dim=128)
+    >>> layer_kernels(heads, None, bf16).total
     12
     """
     attending = _attention_kernels(attention, weights, is_split=is_split)
@@ -84,7 +84,7 @@ def layer_kernels(
 
 
 def _attention_kernels(
-    attention: Attention | None, weights: WeightFormat | None, *, is_split: bool
+    attention: Attention | None, weights: WeightFormat, *, is_split: bool
 ) -> KernelCount:
     match attention:
         case GroupedAttention():  # qkv, output; norm, rotation, cache, attention
@@ -103,19 +103,17 @@ def _attention_kernels(
 
 
 def _kernel_count(
-    part: str, weights: WeightFormat | None, *, products: int, others: int, unscaled: int = 0
+    part: str, weights: WeightFormat, *, products: int, others: int, unscaled: int = 0
 ) -> KernelCount:
     scaled = products - unscaled if _is_quantized(part, weights) else 0
     return KernelCount(products=products, attentions=1, others=others, scaled_products=scaled)
 
 
-def _is_quantized(part: str, weights: WeightFormat | None) -> bool:
-    if weights is None:
-        return False
+def _is_quantized(part: str, weights: WeightFormat) -> bool:
     return weights.part_bytes_per_parameter(part) < weights.wide_bytes_per_parameter
 
 
-def _ffn_kernels(ffn: Ffn | None, weights: WeightFormat | None) -> KernelCount:
+def _ffn_kernels(ffn: Ffn | None, weights: WeightFormat) -> KernelCount:
     if ffn is None:
         return NONE
     if isinstance(ffn, DenseFfn):  # gate and up, down; norm, activation

@@ -232,14 +232,9 @@ def index_bytes(attention: Attention) -> int:
 
 
 def kv_bytes_per_token(
-    attentions: Iterable[tuple[int, Attention]],
-    *,
-    cache_type: CacheType = WIDE_CACHE.type,
-    tensor: int = 1,
+    attentions: Iterable[tuple[int, Attention]], *, cache_type: CacheType = WIDE_CACHE.type
 ) -> float:
     """Return the cache bytes of one token over all layers, each layer's window still open.
-
-    On one of ``tensor`` ranks.
 
     Example:
         >>> llama_70b = GroupedAttention(num_heads=64, num_kv_heads=8, head_dim=128)
@@ -247,7 +242,7 @@ def kv_bytes_per_token(
         327680
     """
     return sum(
-        num_layers * kv_bytes_per_layer(on_rank(attention, tensor), cache_type=cache_type)
+        num_layers * kv_bytes_per_layer(attention, cache_type=cache_type)
         for num_layers, attention in attentions
     )
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 
 from tonnage.catalog.cache_types import WIDE_CACHE, StoredCache
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
@@ -220,7 +221,7 @@ def shard_of(  # noqa: PLR0913  (a model, how it is stored, and how it is split)
     is_whole = has_whole_experts(shape, weights, parallelism, is_asked=keeps_experts_whole)
     slices = 1 if is_whole else parallelism.tensor
     groups = [
-        _GroupShare(group, shape.hidden_size, weights, parallelism, stored, expert_slices=slices)
+        _GroupShare(group, shape.hidden_size, weights, parallelism, stored, slices)
         for group in shape.groups
     ]
     num_layers = math.ceil(fraction * shape.num_layers)
@@ -311,44 +312,37 @@ def _wide_norms(shape: ModelShape) -> int:
     )
 
 
+@dataclass(frozen=True)
 class _GroupShare:
     """The layers of one kind on one rank: parameters by how they are stored and split."""
 
-    def __init__(  # noqa: PLR0913  (all that it depends on)
-        self,
-        group: LayerGroup,
-        hidden: int,
-        weights: WeightFormat,
-        parallelism: Parallelism,
-        stored: StoredFactors,
-        *,
-        expert_slices: int,
-    ) -> None:
-        self._group, self._hidden, self._weights = group, hidden, weights
-        self._expert_slices = expert_slices
-        self._parallelism, self._stored = parallelism, stored
-        attention = group.attention
-        self._attention = (
-            attention_parameters(
-                on_rank(_as_loaded(attention), parallelism.tensor), hidden_size=hidden
-            )
-            if attention
-            else 0
-        )
+    group: LayerGroup
+    hidden: int
+    weights: WeightFormat
+    parallelism: Parallelism
+    stored: StoredFactors
+    expert_slices: int
+
+    @cached_property
+    def attention(self) -> int:
+        if self.group.attention is None:
+            return 0
+        mine = on_rank(_as_loaded(self.group.attention), self.parallelism.tensor)
+        return attention_parameters(mine, hidden_size=self.hidden)
 
     def _bytes(self, part: str) -> float:
-        return self._weights.part_bytes_per_parameter(part) * self._stored.factor(part)
+        return self.weights.part_bytes_per_parameter(part) * self.stored.factor(part)
 
     @property
     def dense_bytes(self) -> float:
-        attention = self._attention * self._bytes(_attention_part(self._group))
-        vectors = self._group.vector_parameters + self._group.replicated_parameters
+        attention = self.attention * self._bytes(_attention_part(self.group))
+        vectors = self.group.vector_parameters + self.group.replicated_parameters
         wide = vectors * self._bytes("replicated")
-        return self._group.num_layers * (attention + wide + self._ffn_bytes())
+        return self.group.num_layers * (attention + wide + self._ffn_bytes())
 
     def _ffn_bytes(self) -> float:
-        ffn, tensor = self._group.ffn, self._parallelism.tensor
-        parts = ffn_parts(ffn, hidden_size=self._hidden) if ffn else ()
+        ffn, tensor = self.group.ffn, self.parallelism.tensor
+        parts = ffn_parts(ffn, hidden_size=self.hidden) if ffn else ()
         return sum(
             number * self._bytes(part) / (1 if part == "replicated" else tensor)
             for part, number in parts
@@ -356,25 +350,25 @@ class _GroupShare:
         )
 
     def experts(self, stage: float) -> Iterator[ExpertShare]:
-        ffn = self._group.ffn
+        ffn = self.group.ffn
         if isinstance(ffn, MoeFfn):
-            ranks = self._parallelism.tensor * self._parallelism.data
+            ranks = self.parallelism.tensor * self.parallelism.data
             loaded, stored = self._expert_parameters(ffn), self._stored_expert_parameters(ffn)
             each = loaded * self._bytes("experts")
-            each += ffn.expert_vector_parameters * self._weights.wide_bytes_per_parameter
-            layers = stage * self._group.num_layers
+            each += ffn.expert_vector_parameters * self.weights.wide_bytes_per_parameter
+            layers = stage * self.group.num_layers
             yield ExpertShare(
                 num_experts=ffn.num_experts,
                 experts_per_token=ffn.experts_per_token,
                 resident_bytes=layers * each * ffn.num_experts / ranks,
                 flop_per_token=FLOP_PER_PARAMETER * layers * self._routed_parameters(ffn),
-                slice_width=ffn.expert_intermediate_size / self._expert_slices,
-                num_ranks=ranks // self._expert_slices,
+                slice_width=ffn.expert_intermediate_size / self.expert_slices,
+                num_ranks=ranks // self.expert_slices,
                 is_padded=loaded > stored,
             )
 
     def _stored_expert_parameters(self, ffn: MoeFfn) -> float:
-        return ffn.num_matrices * (ffn.latent_size or self._hidden) * ffn.expert_intermediate_size
+        return ffn.num_matrices * (ffn.latent_size or self.hidden) * ffn.expert_intermediate_size
 
     def _expert_parameters(self, ffn: MoeFfn) -> float:
         """Return an expert's matrices; those in mxfp4 are padded to what its kernels take.
@@ -383,9 +377,9 @@ class _GroupShare:
             [vllm-source] model_executor/layers/quantization/mxfp4.py;
             [kv-logs] 65.97 GiB of gpt-oss-120b, whose checkpoint has 60.8.
         """
-        width, inner = ffn.latent_size or self._hidden, ffn.expert_intermediate_size
-        if format_of_experts(self._weights) == "mxfp4":
-            tensor = self._parallelism.tensor
+        width, inner = ffn.latent_size or self.hidden, ffn.expert_intermediate_size
+        if format_of_experts(self.weights) == "mxfp4":
+            tensor = self.parallelism.tensor
             width = round_up(width, MXFP4_HIDDEN_ALIGNMENT)
             inner = tensor * round_up(math.ceil(inner / tensor), MXFP4_INNER_ALIGNMENT)
         return ffn.num_matrices * width * inner
@@ -398,7 +392,7 @@ class _GroupShare:
     @property
     def wide_parameters(self) -> float:
         """Those among them that are in 16 bits, but for experts."""
-        weights = self._weights
+        weights = self.weights
         return sum(
             number
             for part, number in self._active()
@@ -408,21 +402,21 @@ class _GroupShare:
 
     def _active(self) -> Iterator[tuple[str, float]]:
         """Yield the parameters that one token is multiplied with, by the part they belong to."""
-        number, ffn = self._group.num_layers, self._group.ffn
-        yield _attention_part(self._group), number * self._attention
+        number, ffn = self.group.num_layers, self.group.ffn
+        yield _attention_part(self.group), number * self.attention
         match ffn:
             case DenseFfn():
-                inner = ffn.intermediate_size / self._parallelism.tensor
-                yield "dense_ffn", number * ffn.num_matrices * self._hidden * inner
+                inner = ffn.intermediate_size / self.parallelism.tensor
+                yield "dense_ffn", number * ffn.num_matrices * self.hidden * inner
             case MoeFfn():
-                inner = ffn.shared_intermediate_size / self._parallelism.tensor
-                yield "shared_experts", number * ffn.num_matrices * self._hidden * inner
-                yield "narrowing", number * 2 * self._hidden * (ffn.latent_size or 0)
+                inner = ffn.shared_intermediate_size / self.parallelism.tensor
+                yield "shared_experts", number * ffn.num_matrices * self.hidden * inner
+                yield "narrowing", number * 2 * self.hidden * (ffn.latent_size or 0)
                 yield "experts", number * self._routed_parameters(ffn)
 
     def _routed_parameters(self, ffn: MoeFfn) -> float:
         stored = self._stored_expert_parameters(ffn)
-        return stored * ffn.experts_per_token / self._parallelism.tensor
+        return stored * ffn.experts_per_token / self.parallelism.tensor
 
 
 def _as_loaded(attention: Attention) -> Attention:

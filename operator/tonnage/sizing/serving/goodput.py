@@ -133,7 +133,7 @@ def runs_of(
 ) -> "RateSearch":
     """Return the runs of one length of a trial, with all that is known of them."""
     trial = with_rounded_inputs(trial)
-    return RateSearch(trial, known_of(trial), on_search, length=length, steepness=steepness)
+    return RateSearch(trial, known_of(trial), on_search, length, steepness)
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -161,6 +161,7 @@ def requests_to_fill(trial: Trial) -> int:
     return filling
 
 
+@dataclass(slots=True)
 class RateSearch:
     """Rates tried for one trial with runs of one length.
 
@@ -168,33 +169,28 @@ class RateSearch:
     no cost up to where it stopped.
     """
 
-    def __init__(
-        self,
-        trial: Trial,
-        found: Found,
-        on_search: Callable[[], None],
-        *,
-        length: Length,
-        steepness: float = STEEP,
-    ) -> None:
-        self._trial, self._found, self._between = trial, found, on_search
-        self._length, self._prior = length, steepness
-        self._points: dict[float, float] = {}
+    trial: Trial
+    found: Found
+    between: Callable[[], None]
+    length: Length
+    prior: float = STEEP
+    """Of the steepness."""
+    points: dict[float, float] = field(default_factory=dict)
 
     def outcome(self, rate: float) -> TrialResult:
         """Return what becomes of a rate of each replica."""
-        known = self._found.outcomes.get((self._length, rate))
+        known = self.found.outcomes.get((self.length, rate))
         if known is None:
-            known = self._found.outcomes[self._length, rate] = self._run(rate).outcome()
+            known = self.found.outcomes[self.length, rate] = self._run(rate).outcome()
         return known
 
     def late_slots(self, rate: float) -> float:
         """Return up to how many slots first tokens are late; 0: not so by what ratios took."""
-        return self._found.late_slots.get((self._length, rate), 0.0)
+        return self.found.late_slots.get((self.length, rate), 0.0)
 
     def ratio_within(self, rate: float, most: float = 1.0) -> float:
         """Return the ratio of an outcome, infinity above this one: then the run ends early."""
-        found, tried = self._found, (self._length, rate)
+        found, tried = self.found, (self.length, rate)
         known = found.outcomes.get(tried)
         if known is None:
             run = None if most <= found.above.get(tried, 0.0) else self._run(rate, most)
@@ -207,21 +203,21 @@ class RateSearch:
         return known.ratio if known.ratio <= most else math.inf
 
     def _run(self, rate: float, most_ratio: float = math.inf) -> TrialRun:
-        self._between()
-        trial = self._trial
-        count = requests_needed(trial.slo, self._length) + requests_to_fill(trial)
+        self.between()
+        trial = self.trial
+        count = requests_needed(trial.slo, self.length) + requests_to_fill(trial)
         return TrialRun(trial, rate * trial.num_replicas, count, most_ratio=most_ratio)
 
     @property
     def known(self) -> Goodput | None:
-        return self._found.goodput.get(self._length)
+        return self.found.goodput.get(self.length)
 
     def goodput(self, guess: float) -> Goodput:
         """Return the goodput by runs of this length; it is searched for once."""
-        found = self._found.goodput
-        if self._length not in found:
-            found[self._length] = self._searched(guess)
-        return found[self._length]
+        found = self.found.goodput
+        if self.length not in found:
+            found[self.length] = self._searched(guess)
+        return found[self.length]
 
     def _searched(self, guess: float) -> Goodput:
         """Return the rate at which the excess crosses zero; nothing where it is never below.
@@ -230,11 +226,11 @@ class RateSearch:
         target: close to saturation half a percent of it is a quarter of a TTFT.
         """
         rate = self._highest(guess)
-        if rate and self._length in {Length.FULL, Length.LONG}:
+        if rate and self.length in {Length.FULL, Length.LONG}:
             rate = self._rate_within_targets(rate)
         if not rate:
             return NOTHING
-        near = min(self._points, key=lambda tried: abs(math.log(tried / rate)))
+        near = min(self.points, key=lambda tried: abs(math.log(tried / rate)))
         outcome = self.outcome(near)
         worst = outcome.worst
         is_by_target = worst is not None and worst.ratio >= outcome.backlog
@@ -242,16 +238,16 @@ class RateSearch:
         return Goodput(
             requests_per_s=rate,
             standard_error=min(1.0, error),
-            limited_by=limited_by(self._trial, outcome),
+            limited_by=limited_by(self.trial, outcome),
             steepness=self._mean_steepness,
             outcome=outcome,
-            length=self._length,
+            length=self.length,
         )
 
     def _excess(self, rate: float) -> float:
         ratio = self.outcome(rate).ratio
         excess = max(-CLEAR, min(CLEAR, math.log(ratio))) if ratio > 0 else -CLEAR
-        self._points[rate] = excess
+        self.points[rate] = excess
         return excess
 
     def _highest(self, guess: float) -> float:
@@ -264,7 +260,7 @@ class RateSearch:
         rate, side = guess, 0
         for step in range(STEPS):
             excess = self._excess(rate)
-            if step and abs(excess) < CLOSE[self._length] * self._steepness:
+            if step and abs(excess) < CLOSE[self.length] * self._steepness:
                 return rate * math.exp(-excess / self._steepness)
             if excess <= 0:
                 low, at_low = rate, excess
@@ -272,7 +268,7 @@ class RateSearch:
             else:
                 high, at_high = rate, excess
                 at_low, side = at_low / 2 if side > 0 else at_low, 1
-            if low and high and high / low <= 1 + CLOSE[self._length]:
+            if low and high and high / low <= 1 + CLOSE[self.length]:
                 break
             if low and high:
                 share = at_low / (at_low - at_high)
@@ -291,11 +287,11 @@ class RateSearch:
 
         Where lateness hardly hangs on the rate, as beside few long prompts, it is a way down.
         """
-        stride = CLOSE[self._length] / 4
+        stride = CLOSE[self.length] / 4
         lowest, step = LOWEST * rate, 1
         while rate > lowest:
             lower = rate * math.exp(-stride * step)
-            near = (tried for tried, excess in self._points.items() if excess <= 0)
+            near = (tried for tried, excess in self.points.items() if excess <= 0)
             best = max((tried for tried in near if tried <= rate), default=0.0)
             if best >= lower:
                 return best
@@ -311,17 +307,17 @@ class RateSearch:
         low = max((point for point in points if point[1] <= 0), default=None)
         high = min((point for point in points if point[1] > 0), default=None)
         slope = _slope([low, high] if low and high and low[0] < high[0] else points)
-        return slope if slope > GENTLE else self._prior
+        return slope if slope > GENTLE else self.prior
 
     @property
     def _mean_steepness(self) -> float:
         """The same over all that was tried: two runs that are close tell noise."""
         slope = _slope(self._informative_points)
-        return slope if slope > GENTLE else self._prior
+        return slope if slope > GENTLE else self.prior
 
     @property
     def _informative_points(self) -> list[tuple[float, float]]:
-        tried = self._points.items()
+        tried = self.points.items()
         return [(math.log(rate), excess) for rate, excess in tried if abs(excess) < CLEAR]
 
 
