@@ -60,12 +60,9 @@ def expert_workspace_bytes(shape: ModelShape, *, batched_tokens: int, tensor: in
     Sources:
         [vllm-source] model_executor/layers/fused_moe (workspace shapes).
     """
-    num_bytes = 0.0
+    num_bytes, hidden = 0.0, shape.hidden_size
     for ffn in (group.ffn for group in shape.groups if isinstance(group.ffn, MoeFfn)):
-        width, in_and_out = (
-            ffn.expert_intermediate_size / tensor,
-            ffn.latent_size or shape.hidden_size,
-        )
+        width, in_and_out = ffn.expert_intermediate_size / tensor, ffn.latent_size or hidden
         elements = max(width, in_and_out) + max(2 * width, in_and_out)
         each = batched_tokens * ffn.experts_per_token * ACTIVATION_BYTES * elements
         num_bytes = max(num_bytes, each)
@@ -150,7 +147,9 @@ class MemoryBudget:
 
         A given cache has none: the rest may be more or less, it stays as large.
         """
-        return self._doubt_bytes(self.total_spread_bytes, (p.spread_bytes for p in self.parts))
+        return self._doubt_bytes(
+            self.total_spread_bytes, (part.spread_bytes for part in self.parts)
+        )
 
     @property
     def kv_pool_low_bytes(self) -> float:

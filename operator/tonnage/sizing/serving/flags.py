@@ -391,11 +391,8 @@ def widest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:
     try:
         return largest_fitting(request, shard)
     except DoesNotFitError:
-        most = (
-            0
-            if request.max_num_batched_tokens
-            else batch_defaults(request.gpu).max_num_batched_tokens
-        )
+        default = batch_defaults(request.gpu).max_num_batched_tokens
+        most = 0 if request.max_num_batched_tokens else default
         for tokens in [each for each in reversed(BUDGETS_TOKENS) if each < most]:
             with suppress(DoesNotFitError):
                 found = largest_fitting(replace(request, max_num_batched_tokens=tokens), shard)
