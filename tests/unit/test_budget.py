@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -86,13 +88,23 @@ def lines_of_layers():
     }
 
 
+def walked():
+    """Return what a tick at rest enters: functions, and how often the room changes."""
+    script = ROOT / "tests" / "support" / "fleet_ticks.py"
+    out = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)  # noqa: S603
+    return map(int, out.stdout.split())
+
+
 @cache
 def measured():
+    functions, changes = walked()
     return lines_of_layers() | {
         "lines of the package": num_lines(*PACKAGE.rglob("*.py")),
         "lines that the operator imports": num_lines(*closure_of("tonnage.main")),
         "lines of tonnage_lab": num_lines(*(SOURCES / "tonnage_lab").rglob("*.py")),
         "lines of tests/bench": num_lines(*(ROOT / "tests" / "bench").rglob("*.py")),
+        "functions of a tick at rest": functions,
+        "changes of room in it": changes,
         "metrics of an engine": len(COLUMNS),
         "queries of a part": len(QUERIES) + 1,  # and the last quarter of an hour, at the start
         "fields of the spec": spec_fields()[False],
