@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import pytest
 
+from builders import a_sizing_request
 from fleet_builders import NOW_S, a_fleet, a_sizing, a_state, assessed
 from tonnage.control.decide.outlook import needs_in_replicas_of_now, remember_need
 from tonnage.control.input.memory import Needed, ReplicaGoodput
 from tonnage.policy.situation import Need
-from tonnage.sizing.workload import Slo
+from tonnage.sizing.search import size
+from tonnage.sizing.workload import Routing, Slo
 
 REQUEST = a_sizing().request
 BELIEVED = ReplicaGoodput(
@@ -76,3 +78,11 @@ class TestWithTheFactorOfPromises:
     def test_fewer_were_needed_where_promises_show_that_more_is_served(self):
         before = self.chosen(goodput=1.0, factor=0.8)
         assert self.held(before, self.chosen(goodput=1.0, factor=1.0)) == 8
+
+    def test_what_one_alone_serves_is_compared(self):
+        sizing = size(a_sizing_request(routing=Routing.LEAST_OUTSTANDING, arrival_scv=16.0))
+        bursty = replace(assessed().chosen, sizing=sizing)
+        alone = bursty.capacity.each_requests_per_s(1)
+
+        assert bursty.replica_goodput.requests_per_s == alone
+        assert alone != bursty.capacity.each_requests_per_s(2)

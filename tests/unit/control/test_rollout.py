@@ -25,6 +25,7 @@ from tonnage.control.decide.rollout import (
     reach,
     without_rollout,
 )
+from tonnage.control.decide.template import roll_written
 from tonnage.control.input.memory import FlagSearchResult, Memory, RolloutProgress
 from tonnage.control.input.writers import WriteKind
 from tonnage.control.tick import tick
@@ -275,6 +276,13 @@ def replacing(*, updated=1, ready=2, replicas=2, image="a", **status):
     body["spec"]["template"]["spec"]["containers"][0]["image"] = image
     body["status"] |= {"updatedReplicas": updated, "readyReplicas": ready, **status}
     return a_state(replicas=replicas, live=body)
+
+
+@pytest.mark.parametrize(("num_nodes", "pods"), [(1, "2 pods are"), (2, "2 groups are")])
+def test_a_roll_names_groups_where_a_replica_has_several_nodes(num_nodes, pods):
+    live = replace(a_state().deployment, num_nodes=num_nodes)
+
+    assert roll_written(live, ()).startswith(f"{pods} replaced")
 
 
 class TestRolling:
