@@ -261,9 +261,9 @@ class FleetScrapes:
             followed = engine.followed
             engine = self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
             engine.followed = followed
-        width = len(COLUMNS) + len(self.bounds)
+        width, seen_at_s = len(COLUMNS) + len(self.bounds), engine.seen_at_s
         for at_s in times:
-            if page := rows.pages.get(at_s):
+            if at_s > seen_at_s and (page := rows.pages.get(at_s)):
                 engine.add(at_s, _row(page, width))
 
     def _engine(self, key: EngineKey, at_s: float) -> EngineScrapes | None:

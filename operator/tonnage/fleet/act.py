@@ -94,13 +94,15 @@ class Writer:
         """Make all writes but those of replicas; what fails is added to ``failed``."""
         reports = [each for each in todo if each.status is not None]
         # Before the first pod is replaced.
-        failed |= self._run(STATUS, self._write_status, (e for e in reports if e.rolls))
+        failed |= self._run(STATUS, self._write_status, (each for each in reports if each.rolls))
         made = [each for each in todo if each.makes]
         failed |= self._run(TEMPLATE, partial(self._template, dict(failed)), made)
         applied = (each for each in made if (each.uid, TEMPLATE) not in failed)
         looked_at = (each for each in applied if each.check_children)
         failed |= self._run(CHILDREN, lambda each: self._children(each).publish(each), looked_at)
-        failed |= self._run(STATUS, self._write_status, (e for e in reports if not e.rolls))
+        failed |= self._run(
+            STATUS, self._write_status, (each for each in reports if not each.rolls)
+        )
         eventful = [each for each in todo if each.event_records]
         failed |= self._run(WriteKind.EVENTS, partial(self._post, dict(failed), now), eventful)
 

@@ -73,11 +73,10 @@ class Site:
     """Where the pods run that scrape engines."""
 
 
-def site_of(settings: Settings, *, has_pod_monitors: bool, has_groups: bool = True) -> Site:
+def site_of(settings: Settings, *, has_pod_monitors: bool) -> Site:
     """Return what an administrator says about the cluster."""
     return Site(
         has_pod_monitors=has_pod_monitors,
-        has_groups=has_groups,
         scrape_interval_s=settings.scrape_interval_s,
         monitor_labels=settings.pod_monitor_labels,
         scraper_namespaces=settings.scraper_namespaces,

@@ -49,19 +49,14 @@ MINUTE_S = 60
 AT = "2026-11-22T09:00:00Z"
 
 
-def reported(state=None, *, memory=None, now_s=NOW_S, known=None, awaited=(), **changes):
+def reported(state=None, *, memory=None, now_s=NOW_S, fleet=None, **changes):
     """The report on one object in one tick; ``memory``: of the object, or of its last report."""
+    known = {"calibrations": changes.pop("known", Calibrations())}
     state = as_planned(state or a_state(**changes))
-    fleet = a_fleet(
-        state,
-        now_s=now_s,
-        settings={"speed_range": 0},
-        calibrations=known or Calibrations(),
-        history_awaited=frozenset(awaited),
-    )
+    seen = a_fleet(state, now_s=now_s, settings={"speed_range": 0}, **known, **(fleet or {}))
     if isinstance(memory, ReportMemory):
         memory = a_memory(state, reported=memory)
-    return report(assessed(state, memory=memory, fleet=fleet), fleet)
+    return report(assessed(state, memory=memory, fleet=seen), seen)
 
 
 def as_planned(state):
@@ -161,9 +156,10 @@ class TestTheFixedPoint:
         state = written(state, reported(state))
         young = replace(state, engines=tuple(replace(e, span_s=30.0) for e in state.engines))
 
-        def after_a_restart(state, *awaited):
+        def after_a_restart(state, *awaited, outage=None):
             memory = memory_from_status(state.view, now_s=NOW_S + 900)
-            return reported(state, memory=memory, now_s=NOW_S + 900, awaited=awaited)
+            fleet = {"history_awaited": frozenset(awaited), "metrics_problem": outage}
+            return reported(state, memory=memory, now_s=NOW_S + 900, fleet=fleet)
 
         told = after_a_restart(young, "serving")
         [metrics] = [each for each in told.conditions if each.type == "MetricsAvailable"]
@@ -173,8 +169,9 @@ class TestTheFixedPoint:
             each for each in after_a_restart(young).status.conditions if each.type == metrics.type
         ]
         assert (metrics.status, metrics.reason) == ("False", "MetricsIncomplete")
-        silent = after_a_restart(replace(state, engines=()), "serving").status  # an outage, say
-        assert "MetricsMissing" in [each.reason for each in silent.conditions]
+        away = ("PrometheusUnreachable", "")
+        dark = after_a_restart(young, "serving", outage=away).status
+        assert away[0] in [each.reason for each in dark.conditions]
         changed = replace(young, view=replace(young.view, generation=2))
         first = after_a_restart(changed, "serving")
         assert first.status.display.reason == "MetricsMissing"

@@ -145,6 +145,19 @@ class TestWindows:
         assert spans(frozenset()) == 60
         assert spans(frozenset([POD[0]])) == 900
 
+    def test_take_a_page_that_waits_once_however_often_it_is_answered(self):
+        scrapes, pages = a_fleet_of(), pages_until(BEGAN_S)
+        began_anew = [(BEGAN_S + 15 * each, a_page(30.0 * each)) for each in range(1, 6)]
+        a_round(scrapes, [*pages, began_anew[0]])
+        scrapes.expect(frozenset([POD]), anew=frozenset([POD[0]]))
+        a_round(scrapes, [*pages, *began_anew[:2]])
+        a_round(scrapes, [*pages, *began_anew])
+
+        found = the_engine(scrapes, BEGAN_S + 75)
+
+        assert found.age_s == 0
+        assert found.over(4).completed_per_s == RATE
+
     def test_are_not_made_anew_of_less_than_what_is_known(self):
         scrapes = a_fleet_of()
         pages = pages_until(BEGAN_S + 15)

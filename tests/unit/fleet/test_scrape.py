@@ -130,6 +130,24 @@ class TestHistory:
         assert [parts for parts, _ in found] == [[("a",)], [("b",)], [("a",)], [("b",)], [("a",)]]
         assert [awaited for _, awaited in found[-2:]] == [{"a", "b"}, {"b"}]
 
+    def test_of_a_namespace_that_is_never_answered_keeps_no_other_waiting(self):
+        large = ("ResponseTooLarge", "")
+        failed = Answers(problems={"scrapes@a": large, "history@a": large})
+
+        found = self.in_turn(*[failed] * 4, a=1, b=250, c=10)
+
+        assert found[0] == ([("a", "c")], {"a", "b", "c"})
+        assert found[1] == ([("b",)], {"a", "c"})
+        assert [awaited for _, awaited in found[2:]] == [{"a"}, {"a"}]
+
+    def test_may_take_more_bytes_than_what_is_asked_without_it(self):
+        asking = Asking(Answers())
+        scraper = Rounds(ask=asking, settings=SETTINGS)
+        scraper.begin(expressions, pods(a=250, b=250), 0, threading.Event())
+        [[historic, other]] = [sets for sets, _ in asking.asked]
+
+        assert (historic.num_pods, other.num_pods) == (750, 250)
+
     def test_that_is_too_large_is_awaited_no_more(self):
         failed = Answers(problems={"history@a": ("ResponseTooLarge", "")})
 

@@ -114,6 +114,8 @@ CUT_OFF_SCRAPES = 8
 """In which what a lost pod had in flight comes again: 40 s for its node, and a shortest window."""
 UNSEEN, UNSEEN_SCRAPES = "quarter of an hour", 8
 """More scrapes than so many are missing of a pod that served before the first that is known."""
+INCOMPLETE = "MetricsIncomplete"
+"""Of some pods Prometheus says nothing, or too little."""
 MOST_NAMED = 3
 """Pods in one message."""
 MIN_USAGE = 0.002
@@ -142,7 +144,7 @@ def measure_traffic(state: ModelState, fleet: Fleet, memory: ObjectMemory) -> Tr
     return Traffics(metrics=metrics, why=why, demand=demand, lengths=lengths)
 
 
-def unseen_before(state: ModelState, fleet: Fleet) -> frozenset[str]:
+def _unseen_before(state: ModelState, fleet: Fleet) -> frozenset[str]:
     """Return the pods that served before their first scrape that is known, if that is not long ago.
 
     What came to them before is in no window: demand may have been higher a moment ago.
@@ -200,10 +202,10 @@ def _trust(
         return Metrics.MISSING, Reason("MetricsMissing", message)
     if silent := ready - demand.reporting:
         message = f"no fresh series of {pods_named(silent, state.pods)}"
-        return Metrics.MISSING, Reason("MetricsIncomplete", message)
-    if young := unseen_before(state, fleet):
+        return Metrics.MISSING, Reason(INCOMPLETE, message)
+    if young := _unseen_before(state, fleet):
         message = f"{pods_named(young, state.pods)}: samples of less than the last {UNSEEN}"
-        return Metrics.MISSING, Reason("MetricsIncomplete", message)
+        return Metrics.MISSING, Reason(INCOMPLETE, message)
     return Metrics.COMPLETE, Reason("Scraped", number)
 
 

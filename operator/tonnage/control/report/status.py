@@ -34,7 +34,7 @@ from tonnage.control.input.times import place_of, rfc3339
 from tonnage.control.input.writers import Cause, Failure, WriteKind
 from tonnage.control.measure.attained import BUDGET_FIGURE
 from tonnage.control.measure.causes import Utilization, utilization
-from tonnage.control.measure.traffic import moved_prompt_fraction, unseen_before
+from tonnage.control.measure.traffic import INCOMPLETE, moved_prompt_fraction
 from tonnage.control.observe.starting import has_started
 from tonnage.control.report.calibrated import calibration_status, with_speeds
 from tonnage.control.report.conditions import (
@@ -240,7 +240,7 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         found = replace(found, memory=replace(found.memory, reported=known))
     met = conditions(found, fleet, now=now)
     is_asked = found.state.view.namespace in fleet.history_awaited
-    is_awaited = is_asked and bool(unseen_before(found.state, fleet))
+    is_awaited = is_asked and found.traffics.why.code == INCOMPLETE
     if is_awaited:
         met = tuple(
             before.conditions.get(each.type, each)
@@ -250,7 +250,9 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         )
     stated = _stated(found, known, met)
     facts_before, figures_before = _on_server(found.state.view)
-    is_news = facts_before != facts(stated) or (before.is_provisional and not is_awaited)
+    is_news = facts_before != facts(stated) or (
+        before.is_provisional and not (is_awaited or found.pending)
+    )
     if is_news and not (is_look or found.pending):  # figures go along
         is_look, known = True, _looked(found, known, fleet)
     whole = _whole(found, known, stated) if is_news or is_look else None
@@ -263,7 +265,8 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     known = replace(
         known,
         conditions={each.type: each for each in met},
-        is_provisional=is_awaited and (before.is_provisional or status is not None),
+        is_provisional=(is_awaited and status is not None)
+        or (before.is_provisional and (is_awaited or found.pending is not None)),
         gauges_written_at_s=written_at_s,
         frozen_plan=frozen if found.mode == "Paused" else None,
     )

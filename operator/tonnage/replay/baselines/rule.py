@@ -61,6 +61,11 @@ class Signals:
         return min(self.max_replicas, max(self.min_replicas, replicas))
 
     @property
+    def told(self) -> "Signals":
+        """Itself, for rules that were written for 0.2.0; goes in 0.3."""
+        return self
+
+    @property
     def ready(self) -> int:
         return sum(pod.ready_for_s is not None for pod in self.pods)
 

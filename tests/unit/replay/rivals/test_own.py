@@ -14,7 +14,7 @@ class PerPod:
         self.target = target
 
     def replicas(self, signals):
-        return signals.asked
+        return max(signals.told.min_replicas, signals.asked)
 
 
 class Asleep(PerPod):
