@@ -27,13 +27,21 @@ Repository = Annotated[str, Field(pattern=_REPOSITORY, max_length=255)]
 LabelName = Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")]
 
 
-def _checked_labels(labels: dict[str, str]) -> dict[str, str]:
+class FixedLabels(dict[str, str]):
+    """Labels that nobody changes: settings are asked for by value."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        """Return the same for equal labels."""
+        return hash(frozenset(self.items()))
+
+
+def _checked_labels(labels: dict[str, str]) -> FixedLabels:
     for name in labels:
         if not re.fullmatch(LABEL_NAME, name):
             raise ValueError(f"{name!r} is not the name of a label")
         if re.fullmatch(OWN_LABELS, name):
             raise ValueError(f"label {name} is Tonnage's own")
-    return labels
+    return FixedLabels(labels)
 
 
 def _checked_distinct(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -69,14 +77,14 @@ SecretFile = Annotated[str, Field(pattern="^/.", max_length=512)]
 HeaderName = Annotated[str, Field(pattern=_HEADER_NAME)]
 
 
-def _checked_names(names: dict[str, str]) -> dict[str, str]:
+def _checked_names(names: dict[str, str]) -> FixedLabels:
     for name in names:
         if re.fullmatch(_OF_THE_CLIENT, name):
             raise ValueError(f"header {name} is set by the client itself")
-    return names
+    return FixedLabels(names)
 
 
-def _checked_headers(headers: dict[str, str]) -> dict[str, str]:
+def _checked_headers(headers: dict[str, str]) -> FixedLabels:
     for name in headers:
         if re.fullmatch(_FROM_FILES, name):
             raise ValueError(f"header {name} may be a secret: name a file of it in headerFiles")
@@ -100,7 +108,8 @@ class OAuth2(DescribedModel):
     parameters: Annotated[
         dict[str, Annotated[str, Field(max_length=512)]],
         Field(max_length=16),
-    ] = Field(default_factory=dict)
+        AfterValidator(FixedLabels),
+    ] = Field(default_factory=FixedLabels)
     """Further parameters of the request for a token, such as ``audience``."""
 
 
@@ -149,11 +158,11 @@ class PrometheusAuth(DescribedModel):
         dict[HeaderName, Annotated[str, Field(pattern="^[!-~]([ -~]*[!-~])?$", max_length=1024)]],
         Field(max_length=16),
         AfterValidator(_checked_headers),
-    ] = Field(default_factory=dict)
+    ] = Field(default_factory=FixedLabels)
     """Further headers that are no secrets, such as X-Scope-OrgID."""
     header_files: Annotated[
         dict[HeaderName, SecretFile], Field(max_length=16), AfterValidator(_checked_names)
-    ] = Field(default_factory=dict)
+    ] = Field(default_factory=FixedLabels)
     """Further headers by the file that has their value."""
 
 
@@ -215,7 +224,7 @@ class Settings(DescribedModel):
     50 is what a kubelet makes by default, and a twentieth of what an API server takes. An object
     that is new to the operator takes some six writes.
     """
-    pod_monitor_labels: Labels = Field(default_factory=dict)
+    pod_monitor_labels: Labels = Field(default_factory=FixedLabels)
     """Further labels of the engines' PodMonitors, for a Prometheus that selects them by label.
 
     kube-prometheus-stack selects the label ``release`` with the name of its release.

@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from http import HTTPStatus
 from math import isfinite
 from pathlib import Path
@@ -22,7 +23,6 @@ from urllib.parse import quote_plus, urlsplit
 import aiohttp
 
 from tonnage.cluster.calls import PrometheusError
-from tonnage.memoize import memoize
 from tonnage.settings import OAuth2, PrometheusAuth, Settings
 from tonnage.units import KIB
 
@@ -59,7 +59,7 @@ def require_installed(settings: Settings) -> None:
         )
 
 
-@memoize
+@lru_cache(maxsize=4)
 def authorization(settings: Settings) -> "Authorization":
     """Return the one of these settings, whose token and keys all clients share."""
     return Authorization(settings=settings)
