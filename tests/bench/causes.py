@@ -354,10 +354,10 @@ def long_row(world: World) -> Judged:
     constant, ratio = ("none", "")
     if n <= MOST_REPLICAS:
         constant, ratio = f"{n}", f"{gpu_hours / n:.2f}"
-    told = (f"{world.queue['queue']}, {world.routing}", f"{alone:.1%}", first, share)
+    shown = (f"{world.queue['queue']}, {world.routing}", f"{alone:.1%}", first, share)
     late = f"{hour.late(found, FROM_S, DURATION_S, longest):.1%}"
     fleets = (f"{gpu_hours:.1f}", constant, ratio, late, *(f"{each:.1f}" for each in ends))
-    return [*asked, *told, *fleets], Counter()
+    return [*asked, *shown, *fleets], Counter()
 
 
 def of_all(ticks: Counter[str]) -> tuple[float, ...]:

@@ -193,8 +193,8 @@ def llmd_row(
     ended = zip(outcomes.ttft_s, memoryview(record.cluster.table.ended_s), strict=True)
     counted = [ttft_s for ttft_s, ended_s in ended if 0 < ended_s <= LLMD_S]
     ttft_s, replicas = LLMD[tokens]
-    told = f"{requests_per_s:g} requests/s" if requests_per_s else "nothing"
-    asked = (f"{tokens[0]} / {tokens[1]}", f"{ttft_s} s, {replicas}", f"{gpus}", queue, told)
+    capacity = f"{requests_per_s:g} requests/s" if requests_per_s else "nothing"
+    asked = (f"{tokens[0]} / {tokens[1]}", f"{ttft_s} s, {replicas}", f"{gpus}", queue, capacity)
     ended_s = (f"{len(counted)} of {len(outcomes.ttft_s)}", f"{quantiles(counted)[2]:.1f} s")
     of_all = (f"{figures.ttft_s[0]:.1f} s", f"{figures.ttft_s[2]:.1f} s")
     return [*asked, f"{figures.attainment:.1%}", *ended_s, *of_all, f"{figures.mean_replicas:.2f}"]

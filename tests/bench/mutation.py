@@ -17,7 +17,7 @@ once; each mutant gets a fork, in which an import hook gives its source. mutmut 
 functions only, and half of this arithmetic is in the constants above them.
 
 A mutant is killed by a test that fails, by a doctest of its module, or by the time limit. Tests
-that fail without any mutant are left out, and told. The limit is one of processor time, so that
+that fail without any mutant are left out and named. The limit is one of processor time, so that
 it ends the same mutants on a busy machine.
 """
 

@@ -250,9 +250,8 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
         )
     stated = _stated(found, known, met)
     facts_before, figures_before = _on_server(found.state.view)
-    is_news = facts_before != facts(stated) or (
-        before.is_provisional and not (is_awaited or found.pending)
-    )
+    is_unsettled = is_awaited or found.pending is not None
+    is_news = facts_before != facts(stated) or (before.is_provisional and not is_unsettled)
     if is_news and not (is_look or found.pending):  # figures go along
         is_look, known = True, _looked(found, known, fleet)
     whole = _whole(found, known, stated) if is_news or is_look else None
@@ -265,8 +264,8 @@ def report(found: Assessment, fleet: Fleet) -> Reported:
     known = replace(
         known,
         conditions={each.type: each for each in met},
-        is_provisional=(is_awaited and status is not None)
-        or (before.is_provisional and (is_awaited or found.pending is not None)),
+        is_provisional=is_unsettled
+        and (before.is_provisional or (is_awaited and status is not None)),
         gauges_written_at_s=written_at_s,
         frozen_plan=frozen if found.mode == "Paused" else None,
     )
