@@ -94,6 +94,24 @@ class TestDigest:
         assert self.digest() == self.digest()
         assert len(self.digest()) == 16
 
+    def test_has_the_replicas_that_pass_the_stated_cost_and_covers_them(self):
+        four, five = self.digest(replicas=4), self.digest(replicas=5)
+
+        assert (four[16:], five[16:]) == ("-4", "-5")
+        assert len({four[:16], five[:16], self.digest()}) == 3
+
+    @pytest.mark.parametrize("given", [None, SOME_DIGEST, SOME_DIGEST + "-7"])
+    def test_is_worked_out_at_most_once_to_compare_it_with_the_annotation(self, given):
+        state, asked = a_state(a_waiting_manifest(approve=given)), []
+
+        class Counted(Plan):
+            def digest(self, replicas):
+                asked.append(replicas)
+                return super().digest(replicas)
+
+        assert Counted(state.model, a_sizing()).approved_replicas(state) is None
+        assert len(asked) <= 1
+
     def test_differs_by_object_generation_spec_gpus_replicas_and_what_is_replaced(self):
         flags = a_sizing().flags
         four = replace(flags, parallelism=replace(flags.parallelism, tensor=4))
@@ -258,6 +276,11 @@ class TestPodsThatWouldRoll:
             ("yes", "ApprovalMalformed"),
             ("0123456789ABCDEF", "ApprovalMalformed"),
             (SOME_DIGEST + "\n", "ApprovalMalformed"),
+            (SOME_DIGEST + "-7", "ApprovalStale"),
+            (SOME_DIGEST + "-0", "ApprovalMalformed"),
+            (SOME_DIGEST + "-07", "ApprovalMalformed"),
+            (SOME_DIGEST + "-7777777", "ApprovalMalformed"),
+            (SOME_DIGEST + "-\u0667", "ApprovalMalformed"),
         ],
     )
     def test_wait_for_their_own_digest_and_no_other(self, approve, reason):
@@ -351,6 +374,15 @@ class TestStatedCost:
         more = self.growing(approve=five, load=5.5)
         assert written(more).scale.replicas == 5
         assert said("Approved", more) == ("False", "ApprovalStale")
+
+    @pytest.mark.parametrize("written_over", ["-6", "-8", ""])
+    def test_an_approval_whose_number_was_changed_approves_nothing(self, written_over):
+        five = the_digest(self.growing())
+        forged = self.growing(approve=five.removesuffix("-5") + written_over)
+
+        assert five.endswith("-5")
+        assert written(forged).scale is None
+        assert said("Approved", forged) == ("False", "ApprovalStale")
 
     def test_what_is_asked_for_is_the_most_of_the_last_window(self):
         state = a_state(a_waiting_manifest(stated="32"), load=3.5)

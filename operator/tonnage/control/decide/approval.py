@@ -35,7 +35,8 @@ from tonnage.sizing.request import Flags
 from tonnage.units import count_of
 
 DIGEST_LENGTH: Final = 16
-_DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}")
+_DIGEST: Final = re.compile(f"[0-9a-f]{{{DIGEST_LENGTH}}}(?:-([1-9][0-9]{{0,5}}))?")
+"""With the replicas that are agreed to where they pass the stated cost, which it covers, too."""
 ROLLS: Final = "RolloutNeedsApproval"
 COSTS: Final = "CostExceeded"
 NEEDED: Final = "ApprovalNeeded"
@@ -55,21 +56,26 @@ class Plan:
     """Flags of the same spec that run, where the plan is to run others."""
 
     def digest(self, replicas: int) -> str:
-        """Return what it is called; ``replicas``: that pass the stated cost, 0: it is within it."""
+        """Return the annotation that approves it, ``<digest>`` or ``<digest>-<replicas>``.
+
+        ``replicas``: that pass the stated cost; 0: it is within it, and the annotation has none.
+        """
         model, request, leaves = self.model, self.sizing.request, None
         if self.replaced:
             leaves = write_flags(self.replaced)
         given, split = model.spec.model.kv_offload, str(self.sizing.flags.parallelism)
         undecided = [request.has_host_cache] if given and given.is_auto else []
         named = [model.uid, model.generation, spec_digest(model), split, leaves, replicas]
-        return hashlib.sha256(json.dumps([*named, *undecided]).encode()).hexdigest()[:DIGEST_LENGTH]
+        text = hashlib.sha256(json.dumps([*named, *undecided]).encode()).hexdigest()[:DIGEST_LENGTH]
+        return f"{text}-{replicas}" if replicas else text
 
     def approved_replicas(self, state: ModelState) -> int | None:
         """Return up to how many replicas it is agreed to; 0: within the stated cost. None: not."""
-        given, most = state.view.approve, self.model.spec.scaling.max_replicas
-        if given is None or not _DIGEST.fullmatch(given):
+        form = _DIGEST.fullmatch(state.view.approve or "")
+        if form is None:
             return None
-        return next((n for n in range(most + 1) if self.digest(n) == given), None)
+        replicas = int(form[1] or 0)
+        return replicas if self.digest(replicas) == state.view.approve else None
 
     def is_approved(self, state: ModelState) -> bool:
         """Tell whether somebody agreed to it, for the replicas that there are."""
