@@ -86,6 +86,35 @@ DECODE = {
 }
 
 
+SECTIONS = {
+    "replicas": ("ready",),
+    "plan": ("replicas",),
+    "estimate": ("kvTokens",),
+    "measured": ("queueDepth",),
+    "calibration": ("windows",),
+    "decisions": ("time",),
+    "conditions": ("status",),
+    "display": ("mbu",),
+}
+"""Of a status, each with a field that another version may write in another form."""
+KEPT = {
+    "measured": lambda memory: memory.reported.shown,
+    "calibration": lambda memory: memory.sizing.asked_speed,
+    "decisions": lambda memory: memory.reported.decisions,
+    "conditions": lambda memory: memory.reported.conditions,
+}
+"""What goes on from a section of the status."""
+
+
+def of_another_version(state, section, fields):
+    """The object with these fields in a section of its status; empty: beside all of them."""
+    status = json.loads(state.view.status)
+    place = status[section] if section else status
+    for each in place if isinstance(place, list) else [place]:
+        each.update(fields)
+    return replace(state, view=replace(state.view, status=json.dumps(status)))
+
+
 def offload_message(result):
     """What the plan says of it; None: nothing."""
     found = [each.message for each in result.status.plan.reasons if each.code == "KVOffload"]
@@ -410,6 +439,28 @@ class TestRecalled:
         assert memory.reported.decisions == told.status.decisions
         assert set(memory.reported.conditions) == {each.type for each in told.status.conditions}
         assert (memory.uid, memory.decided.since_s) == ("uid-of-llama", NOW_S + 5)
+
+    @pytest.mark.parametrize("section", sorted({"", *SECTIONS}))
+    def test_goes_on_from_a_status_with_fields_that_only_another_version_knows(self, section):
+        state = a_state(load=3.5)
+        state = written(state, reported(state, memory=memory_from_status(state.view, now_s=NOW_S)))
+        other = of_another_version(state, section, {"ofTomorrow": {"value": 1}})
+        now_s = NOW_S + MINUTE_S
+        memory = memory_from_status(other.view, now_s=now_s)
+
+        assert other.view.status != state.view.status
+        assert memory == memory_from_status(state.view, now_s=now_s)
+        assert reported(other, memory=memory, now_s=now_s).status is None
+
+    @pytest.mark.parametrize("section", SECTIONS)
+    def test_loses_no_more_than_the_section_that_it_cannot_read(self, section):
+        state = a_state()
+        state = written(state, reported(load=3.5))
+        other = of_another_version(state, section, {each: {} for each in SECTIONS[section]})
+        whole, left = (memory_from_status(each.view, now_s=NOW_S) for each in (state, other))
+        lost = {each for each in KEPT if KEPT[each](left) != KEPT[each](whole)}
+
+        assert lost == {each for each in KEPT if each == section}
 
     def test_takes_up_nothing_that_a_decision_could_depend_on(self):
         memory = memory_from_status(written(a_state(), reported(load=3.5)).view, now_s=NOW_S)

@@ -1,5 +1,6 @@
 """The status of one object, and whether it is to be written."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -317,11 +318,16 @@ def _whole(found: Assessment, known: ReportMemory, stated: Status) -> Status:
 
 
 def _standing(view: ModelView) -> Status:
-    """Return the status on the API server; an empty one where another version wrote it."""
+    """Return the status on the API server, section by section: another version may have written it.
+
+    What this version does not know is ignored, and a section that it cannot read is absent.
+    """
     try:
-        return Status.model_validate_json(view.status)
-    except ValidationError:
-        return Status()
+        return Status.model_validate_json(view.status, extra="ignore")
+    except ValidationError as error:
+        unread = {each["loc"][0] for each in error.errors()}
+    sections = {name: each for name, each in json.loads(view.status).items() if name not in unread}
+    return Status.model_validate_json(json.dumps(sections), extra="ignore")
 
 
 def _plan(found: Assessment) -> PlanStatus | None:
