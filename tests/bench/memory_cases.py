@@ -160,7 +160,7 @@ def boards_of(text: str) -> tuple[Gpu, ...]:
 
 
 def _boards(text: str) -> tuple[Gpu, ...]:
-    gpus = built_in_gpus()
+    gpus, text = built_in_gpus(), re.sub(r"\(.*?\)", "", text)  # in brackets: where it was seen
     named = boards_named(text, gpus)
     if named:
         extra = {gpu.name: len(words(gpu.name) - words(text)) for gpu in named}

@@ -158,13 +158,20 @@ def smallest(rents: tuple[Rent, ...], num_gpus: int) -> Rent | None:
 
 
 _NOISE: Final = frozenset(
-    {"blackwell", "edition", "generation", "geforce", "gpu", "graphics", "hbm2", "hbm2e", "hbm3",
-     "hbm3e", "nvidia", "server", "tesla"}
+    {"ampere", "blackwell", "core", "edition", "gddr6", "gddr6x", "gddr7", "geforce", "generation",
+     "gpu", "grace", "graphics", "hbm2", "hbm2e", "hbm3", "hbm3e", "hopper", "nvidia", "server",
+     "superchip", "tensor", "tesla", "turing", "volta"}
 )  # fmt: skip
 """Words that tell no board of the catalogue from another."""
 _FORMS: Final = frozenset({"nvl", "pcie", "sxm"})
-_VARIANTS: Final = frozenset({"d", "laptop", "mobile", "super", "ti"})
-"""Words that make another board of a model, often with other memory."""
+_OTHER_MAKERS: Final[Mapping[str, str]] = {
+    "AMD": r"amd|instinct|radeon|mi\d{2,3}\w*",
+    "AWS": r"inferentia\d*|inf\d|trainium\d*|trn\d\w*",
+    "Google": r"tpu\w*",
+    "Huawei": r"ascend\w*",
+    "Intel": r"gaudi\d*|habana",
+}
+"""By maker: what a word of its accelerators' names looks like."""
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(\d{1,3})\s?gi?b?\b")
 _SIZE_TOLERANCE: Final = 0.08
 """Names say GB and mean GiB, or leave out what the driver keeps."""
@@ -199,6 +206,7 @@ def boards_named(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
 
     The name, alias or node label of a class means that class, in any spelling. Of other names the
     most specific model counts: all its boards whose size and form the name does not contradict.
+    A word that is neither of a board's names makes another board of it, often with other memory.
     """
     asked = words(name)
     exact = [gpu for gpu in gpus.values() if any(words(own) == asked for own in own_names(gpu))]
@@ -213,11 +221,21 @@ def own_names(gpu: "Gpu") -> Iterable[str]:
 
 def same_model(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
     """Return the boards of the model that a name means, whatever size and form it says."""
-    asked = words(name)
-    variants = asked & _VARIANTS
-    fitting = [gpu for gpu in gpus.values() if variants <= _model(gpu) <= asked]
+    return tuple(gpu for gpu in _near(name, gpus) if not _unknown_words(name, [gpu]))
+
+
+def _near(name: str, gpus: Mapping[str, "Gpu"]) -> tuple["Gpu", ...]:
+    """Return the boards of the most specific model whose words a name has, whatever else it has."""
+    fitting = [gpu for gpu in gpus.values() if _model(gpu) <= words(name)]
     most = max((len(_model(gpu)) for gpu in fitting), default=0)
     return tuple(gpu for gpu in fitting if len(_model(gpu)) == most)
+
+
+def _unknown_words(name: str, gpus: Iterable["Gpu"]) -> list[str]:
+    """Return the words of a name that are of no name of these classes, and no size or form."""
+    known = {word for gpu in gpus for own in own_names(gpu) for word in words(own)}
+    rest = words(name) - known - _FORMS
+    return sorted(word for word in rest if not _SIZE.fullmatch(word))
 
 
 def _model(gpu: "Gpu") -> frozenset[str]:
@@ -238,6 +256,7 @@ def _agrees(gpu: "Gpu", name: str) -> bool:
 
 GPU_FOLDER = Path(__file__).parent / "gpus"
 MAX_FILE_BYTES = MIB
+_PLANNED: Final = "NVIDIA GPUs of compute capability 7.0 or more"
 
 
 class CatalogError(Exception):
@@ -394,11 +413,27 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     if len(found) == 1:
         return found[0]
     if found:
-        boards = ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in found)
-        raise UnknownGpuError(f"hardware.gpu {name!r} means several boards: {boards}")
-    near = get_close_matches(name.upper(), gpus, n=3)
-    hint = f" (did you mean {', '.join(near)}?)" if near else ""
-    raise UnknownGpuError(
-        f"hardware.gpu {name!r} is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}: "
-        "NVIDIA GPUs of compute capability 7.0 or more"
-    )
+        raise UnknownGpuError(f"hardware.gpu {name!r} means several boards: {_listed(found)}")
+    raise UnknownGpuError(f"hardware.gpu {name!r} {_why_unknown(name, gpus)}")
+
+
+def _why_unknown(name: str, gpus: Mapping[str, Gpu]) -> str:
+    for maker, pattern in _OTHER_MAKERS.items():
+        if any(re.fullmatch(pattern, word) for word in words(name)):
+            return f"is made by {maker}, which Tonnage does not support: it plans for {_PLANNED}"
+    if near := _near(name, gpus):
+        unknown = _unknown_words(name, near)
+        names = ", ".join(map(repr, unknown))
+        verb = "is not a word" if len(unknown) == 1 else "are not words"
+        reason = f"{names} {verb} of" if unknown else "its size or form is not that of"
+        return (
+            f"is not in the catalogue: {reason} {_listed(near)}; "
+            "a class file with its figures adds it (--gpus, gpuClasses of the chart)"
+        )
+    close = get_close_matches(name.upper(), gpus, n=3)
+    hint = f" (did you mean {', '.join(close)}?)" if close else ""
+    return f"is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}: {_PLANNED}"
+
+
+def _listed(boards: Iterable[Gpu]) -> str:
+    return ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes)})" for gpu in boards)

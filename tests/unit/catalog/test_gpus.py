@@ -13,6 +13,7 @@ from tonnage.catalog.gpu import (
     CatalogError,
     Gpu,
     MissingFigureError,
+    UnknownGpuError,
     boards_named,
     built_in_gpus,
     find_gpu,
@@ -161,28 +162,125 @@ def test_ridge_points_agree_with_the_documents() -> None:
     assert a100.flop_per_s("bf16") / 2.0e12 == pytest.approx(156, rel=0.005)
 
 
-@pytest.mark.parametrize("alias", ["H100-SXM", "H100-SXM5"])
-def test_an_alias_finds_the_class(alias: str) -> None:
-    assert find_gpu(alias, built_in_gpus()).name == "H100"
-
-
 @pytest.mark.parametrize(
     ("asked", "name"),
     [
-        ("h100", "H100"),
+        # the driver's names, as the label nvidia.com/gpu.product has them
         ("NVIDIA-H100-80GB-HBM3", "H100"),
-        ("nvidia h100 pcie", "H100-PCIe"),
+        ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", "RTX-PRO-6000"),
+        ("NVIDIA B300 SXM6 AC", "B300"),
         ("Tesla V100-SXM2-32GB", "V100-32GB"),
+        ("Tesla-V100-SXM3-32GB", "V100-32GB"),
         ("NVIDIA A10", "A10"),
         ("NVIDIA-A10G", "A10G"),
-        ("H200 141GB", "H200"),
+        # the names of cloud providers' labels
+        ("nvidia-h100-80gb", "H100"),
+        ("nvidia-h200-141gb", "H200"),
+        ("nvidia-tesla-t4", "T4"),
+        ("rtx-pro-server-6000", "RTX-PRO-6000"),
+        # brochures
+        ("NVIDIA L40S Tensor Core GPU", "L40S"),
+        ("NVIDIA GH200 Grace Hopper Superchip", "GH200"),
+        ("NVIDIA GB200 NVL72", "GB200"),
+        ("GB300-NVL72", "GB300"),
+        ("GeForce RTX 4090 24GB GDDR6X", "RTX-4090"),
         ("RTX PRO 6000 Blackwell 96GB", "RTX-PRO-6000"),
+        # people
+        ("h100", "H100"),
+        ("H100-SXM", "H100"),
+        ("h100-sxm5-80gb", "H100"),
+        ("nvidia h100 pcie", "H100-PCIe"),
+        ("H100 94GB", "H100-NVL"),
+        ("A100 80GB PCIe", "A100-80GB-PCIe"),
+        ("A100 SXM4 (40 GB)", "A100-40GB"),
+        ("H200 141GB", "H200"),
+        ("B200 180GB", "B200"),
+        ("rtx 4090", "RTX-4090"),
         ("geforce rtx 3090 ti", "RTX-3090-Ti"),
         ("dgx spark", "GB10"),
+        ("l4-24gb", "L4"),
     ],
 )
 def test_a_class_is_found_however_it_is_spelled(asked: str, name: str) -> None:
     assert find_gpu(asked, built_in_gpus()).name == name
+
+
+@pytest.mark.parametrize(
+    ("asked", "reason"),
+    [
+        ("H20-3e", "'3e' is not a word of H20 (95.0 GiB)"),  # 143,771 MiB
+        ("NVIDIA-H20-3e", "'3e' is not a word of H20 (95.0 GiB)"),
+        ("H20 141GB", "its size or form is not that of H20"),
+        ("RTX-PRO-6000-Max-Q", "'max', 'q' are not words of RTX-PRO-6000"),  # 300 W
+        (
+            "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition",
+            "'max', 'q', 'workstation' are not words of RTX-PRO-6000",
+        ),
+        (
+            "NVIDIA-RTX-PRO-6000-Blackwell-Workstation-Edition",  # 1,792 GB/s, a label of its own
+            "'workstation' is not a word of RTX-PRO-6000",
+        ),
+        ("GB200-NVL4", "'nvl4' is not a word of GB200 (184.3 GiB)"),
+        ("RTX 4090 Laptop GPU", "'laptop' is not a word of RTX-4090"),
+        ("NVIDIA GeForce RTX 4090 D", "'d' is not a word of RTX-4090"),
+        ("RTX 5080 Super", "'super' is not a word of RTX-5080"),
+        ("NVIDIA H200 NVL", "its size or form is not that of H200"),
+        ("NVIDIA-GH200-120GB", "its size or form is not that of GH200"),
+        ("H100 SXM5 64GB", "its size or form is not that of H100-NVL (93.0 GiB), H100-PCIe"),
+        ("A100-SXM-64GB", "its size or form is not that of A100-40GB"),
+        (
+            "NVIDIA-A100-PCIE-40GB",
+            "its size or form is not that of A100-40GB (39.5 GiB), A100-80GB",
+        ),
+        ("H100-NVL-80GB", "its size or form is not that of H100-NVL (93.0 GiB), H100-PCIe"),
+        # a part of a GPU: GPU feature discovery writes it behind the product
+        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "'mig' is not a word of H100"),
+        ("Tesla-T4-SHARED", "'shared' is not a word of T4"),
+        # more than one
+        ("8x L40S", "'8x' is not a word of L40S"),
+    ],
+)
+def test_a_name_with_a_word_that_no_class_has_is_another_board(asked: str, reason: str) -> None:
+    assert boards_named(asked, built_in_gpus()) == ()
+    with pytest.raises(UnknownGpuError) as refusal:
+        find_gpu(asked, built_in_gpus())
+
+    assert f"hardware.gpu {asked!r} is not in the catalogue: {reason}" in str(refusal.value)
+    assert "a class file with its figures adds it (--gpus, gpuClasses" in str(refusal.value)
+
+
+def test_a_class_of_that_name_adds_the_board(tmp_path: Path) -> None:
+    (tmp_path / "h20-3e.toml").write_text(CUSTOM.format(name="H20-3e", memory_bytes=150 * GB))
+
+    gpus = read_gpus([GPU_FOLDER, tmp_path])
+
+    assert find_gpu("NVIDIA H20-3e", gpus).memory_bytes == 150 * GB
+    assert find_gpu("NVIDIA H20", gpus).name == "H20"
+
+
+@pytest.mark.parametrize(
+    ("asked", "maker"),
+    [
+        ("MI300X", "AMD"),
+        ("AMD MI355X", "AMD"),
+        ("AMD_Instinct_MI300X_OAM", "AMD"),
+        ("Gaudi3", "Intel"),
+        ("gaudi-2", "Intel"),
+        ("TPU-v5e", "Google"),
+        ("tpu-v6e-slice", "Google"),
+        ("Inferentia2", "AWS"),
+        ("trn1.32xlarge", "AWS"),
+        ("Ascend-910B", "Huawei"),
+    ],
+)
+def test_an_accelerator_of_another_maker_is_refused_by_its_maker(asked: str, maker: str) -> None:
+    with pytest.raises(UnknownGpuError) as refusal:
+        find_gpu(asked, built_in_gpus())
+
+    assert str(refusal.value) == (
+        f"hardware.gpu {asked!r} is made by {maker}, which Tonnage does not support: it plans for "
+        "NVIDIA GPUs of compute capability 7.0 or more"
+    )
 
 
 def test_every_name_alias_and_label_finds_its_class(gpu: Gpu) -> None:
@@ -195,14 +293,9 @@ def test_a_name_of_several_boards_is_refused_with_all_of_them() -> None:
         find_gpu("A100", built_in_gpus())
 
 
-@pytest.mark.parametrize("asked", ["H20 141GB", "RTX 4090 Laptop GPU", "RTX 6000", "A1000"])
-def test_another_size_or_variant_of_a_board_is_another_board(asked: str) -> None:
-    assert boards_named(asked, built_in_gpus()) == ()
-
-
-@pytest.mark.parametrize("asked", ["P100", "Tesla P100-PCIE-16GB", "MI300X", "Gaudi3", "TPU-v5e"])
-def test_what_vllm_or_tonnage_does_not_run_on_is_not_in_the_catalogue(asked: str) -> None:
-    with pytest.raises(CatalogError, match="NVIDIA GPUs of compute capability"):
+@pytest.mark.parametrize("asked", ["P100", "Tesla P100-PCIE-16GB", "RTX 6000", "A1000", "A2"])
+def test_what_has_no_class_is_refused_with_what_has(asked: str) -> None:
+    with pytest.raises(UnknownGpuError, match="NVIDIA GPUs of compute capability"):
         find_gpu(asked, built_in_gpus())
 
 
