@@ -17,7 +17,6 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 DECIDES: Final = "control,engine,estimate,policy,replay,sizing"
 RUNS: Final = "cluster,control,estimate,fleet,manifests,policy"
 FOLDERS: Final = {
-    "attacks.md": "api,catalog,cluster,control,estimate,fleet,manifests",
     "capacity.md": "engine,sizing",
     "causes.md": DECIDES,
     "fleet_real.md": RUNS,

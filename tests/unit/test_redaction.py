@@ -230,6 +230,11 @@ def test_a_number_after_the_name_of_a_secret_goes(text):
     assert "4711" not in redacted(text)
 
 
+@pytest.mark.parametrize("secret", ["memory", "481516", "vllm"])
+def test_a_word_a_number_or_a_known_name_stays_where_nothing_names_a_secret(secret):
+    assert secret in redacted(f"loading {secret} failed", {"vllm"})
+
+
 def test_names_are_those_of_an_object_and_of_what_it_refers_to_and_no_values():
     spec = {
         "containers": [

@@ -468,6 +468,20 @@ class TestReleasesThatServeTheWholeCluster:
 
         assert set(led) == {1}
 
+    def test_are_kept_from_leading_by_a_labelled_lease_that_was_there_first(
+        self, cluster, release, clock
+    ):
+        forged = {"name": NAME, "namespace": "a", "labels": {CLASS_LABEL: ""}}
+        cluster.create(path_in("a").rsplit("/", 1)[0], {"metadata": forged, "spec": {}})
+        clock.pass_s(60)
+        first, led = release("z"), []
+        for number in range(30):
+            held = {"holderIdentity": "forger", "renewTime": f"{number}", "leaseDurationSeconds": 9}
+            cluster.put(path_in("a"), cluster.objects[path_in("a")] | {"spec": held})
+            led += passing(clock, first, seconds=2)
+
+        assert set(led) == {0}
+
     def test_take_up_a_lease_from_before_there_were_classes(self, cluster, release, clock):
         Leadership(cluster, namespace="a", identity="old", clock=clock).maintain()
         first = release("a")

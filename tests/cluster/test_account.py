@@ -1,0 +1,119 @@
+"""What the operator's account still may do where the chart's policies hold it."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from bad_input import manifest
+from helm import CHART, Helm, with_prometheus
+from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
+from tonnage_lab import assets
+from tonnage_lab.controlplane import ControlPlane
+from tonnage_lab.kubectl import Kubectl
+from tonnage_lab.processes import LabError, wait_until
+
+pytestmark = pytest.mark.lab
+
+NOBODY = str(uuid.UUID(int=0))
+OURS = {"tonnage.dev/managed": "true"}
+
+
+@pytest.fixture(scope="module")
+def account(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The account of a release of which the policies that hold it are installed, and no more."""
+    home = f"held-{uuid.uuid4().hex[:8]}"
+    helm = Helm(program=assets.ensure(["helm"])["helm"], home=tmp_path_factory.mktemp("helm"))
+    policies = helm(
+        "template", "tonnage", CHART, "--namespace", home, "--show-only",
+        "templates/admission-own.yaml", values=with_prometheus({}),
+    )  # fmt: skip
+    control_plane.kubectl("apply", "-f", "-", text=policies)
+    yield f"system:serviceaccount:{home}:tonnage"
+    control_plane.kubectl("delete", "-f", "-", text=policies)
+
+
+@pytest.fixture
+def held(kubectl: Kubectl, namespace: str, account: str) -> Kubectl:
+    """As it writes Deployments in this namespace, once the policies are in force."""
+    kubectl("create", "role", "writes", "-n", namespace, "--verb=get,create,patch",
+            "--resource=deployments.apps")  # fmt: skip
+    kubectl("create", "rolebinding", "writes", "-n", namespace, "--role=writes",
+            f"--user={account}")  # fmt: skip
+
+    def is_held() -> bool:
+        try:
+            written(
+                kubectl, namespace, account, a_deployment("none", owner=None), "--dry-run=server"
+            )
+        except LabError as error:
+            return "only what a ModelDeployment of its name controls" in str(error)
+        return False
+
+    wait_until(is_held, what="the policies are in force", timeout_s=60, needs={})
+    return kubectl
+
+
+def a_deployment(name: str, *, owner: str | None, uid: str = NOBODY) -> dict[str, Any]:
+    """Return one with a command, a key of a Secret and a claim; ``owner`` controls it."""
+    by = {"apiVersion": "tonnage.dev/v1alpha1", "kind": "ModelDeployment", "name": owner}
+    owners = [by | {"uid": uid, "controller": True}] if owner else []
+    key = {"secretKeyRef": {"name": "theirs", "key": "password"}}
+    container = {
+        "name": "vllm",
+        "image": "example.test/any:1",
+        "command": ["sh", "-c", "env"],
+        "env": [{"name": "A", "valueFrom": key}],
+        "volumeMounts": [{"name": "theirs", "mountPath": "/theirs"}],
+        "securityContext": {"allowPrivilegeEscalation": False},
+    }
+    claim = {"name": "theirs", "persistentVolumeClaim": {"claimName": "theirs"}}
+    pod = {
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        "volumes": [claim],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": OURS, "ownerReferences": owners},
+        "spec": {
+            "replicas": 0,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {"metadata": {"labels": {"app": name}}, "spec": pod},
+        },
+    }
+
+
+def written(kubectl: Kubectl, namespace: str, account: str, content: Any, *more: str) -> str:
+    return kubectl(
+        "apply", "--server-side", "--force-conflicts", "-n", namespace, "--as", account, "-f", "-",
+        *more, text=json.dumps(content),
+    )  # fmt: skip
+
+
+def test_makes_a_deployment_of_nobody_that_the_garbage_collector_takes(
+    held: Kubectl, administrator: KubeApi, namespace: str, account: str
+):
+    written(held, namespace, account, a_deployment("nobodys", owner="nobodys"))
+
+    path = DEPLOYMENTS.path(namespace, "nobodys")
+    wait_until(lambda: administrator.get(path) is None, what="it is gone", timeout_s=60, needs={})
+
+
+def test_takes_over_what_a_model_deployment_of_another_name_controls(
+    held: Kubectl, namespace: str, account: str
+):
+    held(
+        "create", "-n", namespace, "-f", "-", text=json.dumps(manifest(("metadata.name", "other")))
+    )
+    uid = held.get("mdep", "other", "-n", namespace)["metadata"]["uid"]
+    theirs = a_deployment("mine", owner="other", uid=uid)
+    held("create", "-n", namespace, "-f", "-", text=json.dumps(theirs))
+    taken = a_deployment("mine", owner="mine", uid=uid)
+
+    said = written(held, namespace, account, taken, "--dry-run=server")
+
+    assert "serverside-applied" in said
