@@ -1,4 +1,4 @@
-"""What the operator's account still may do where the chart's policies hold it."""
+"""What the operator's account still may do where the chart's policy holds it."""
 
 import json
 import uuid
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from bad_input import manifest
 from helm import CHART, Helm, with_prometheus
@@ -23,21 +24,30 @@ OURS = {"tonnage.dev/managed": "true"}
 
 @pytest.fixture(scope="module")
 def account(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The account of a release of which the policies that hold it are installed, and no more."""
+    """The account of a release of which the policy that holds it is installed, and no more.
+
+    That of scales has parameters: Kubernetes would not read them again after the last one went.
+    """
     home = f"held-{uuid.uuid4().hex[:8]}"
     helm = Helm(program=assets.ensure(["helm"])["helm"], home=tmp_path_factory.mktemp("helm"))
-    policies = helm(
+    made = helm(
         "template", "tonnage", CHART, "--namespace", home, "--show-only",
         "templates/admission-own.yaml", values=with_prometheus({}),
     )  # fmt: skip
-    control_plane.kubectl("apply", "-f", "-", text=policies)
+    policy = [
+        each
+        for each in yaml.load_all(made, Loader=yaml.CSafeLoader)
+        if each["metadata"]["name"].endswith(".own")
+    ]
+    control_plane.kubectl.apply(policy)
     yield f"system:serviceaccount:{home}:tonnage"
-    control_plane.kubectl("delete", "-f", "-", text=policies)
+    for each in policy:
+        control_plane.kubectl("delete", each["kind"], each["metadata"]["name"])
 
 
 @pytest.fixture
 def held(kubectl: Kubectl, namespace: str, account: str) -> Kubectl:
-    """As it writes Deployments in this namespace, once the policies are in force."""
+    """As it writes Deployments in this namespace, once the policy is in force."""
     kubectl("create", "role", "writes", "-n", namespace, "--verb=get,create,patch",
             "--resource=deployments.apps")  # fmt: skip
     kubectl("create", "rolebinding", "writes", "-n", namespace, "--role=writes",
@@ -52,7 +62,7 @@ def held(kubectl: Kubectl, namespace: str, account: str) -> Kubectl:
             return "only what a ModelDeployment of its name controls" in str(error)
         return False
 
-    wait_until(is_held, what="the policies are in force", timeout_s=60, needs={})
+    wait_until(is_held, what="the policy is in force", timeout_s=60, needs={})
     return kubectl
 
 
