@@ -3,6 +3,7 @@
 import json
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 from bad_input import manifest
 from helm import CHART, Helm, with_prometheus
 from tonnage.cluster.kube import DEPLOYMENTS, KubeApi
-from tonnage_lab import assets
+from tonnage_lab import assets, controlplane
 from tonnage_lab.controlplane import ControlPlane
 from tonnage_lab.kubectl import Kubectl
 from tonnage_lab.processes import LabError, wait_until
@@ -22,27 +23,30 @@ NOBODY = str(uuid.UUID(int=0))
 OURS = {"tonnage.dev/managed": "true"}
 
 
-@pytest.fixture(scope="module")
-def account(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The account of a release of which the policy that holds it is installed, and no more.
-
-    That of scales has parameters: Kubernetes would not read them again after the last one went.
-    """
-    home = f"held-{uuid.uuid4().hex[:8]}"
-    helm = Helm(program=assets.ensure(["helm"])["helm"], home=tmp_path_factory.mktemp("helm"))
+def policies(home: str, folder: Path, ending: str) -> list[dict[str, Any]]:
+    """Return those for the account of a release in this namespace whose name ends so."""
+    helm = Helm(program=assets.ensure(["helm"])["helm"], home=folder)
     made = helm(
         "template", "tonnage", CHART, "--namespace", home, "--show-only",
         "templates/admission-own.yaml", values=with_prometheus({}),
     )  # fmt: skip
-    policy = [
-        each
-        for each in yaml.load_all(made, Loader=yaml.CSafeLoader)
-        if each["metadata"]["name"].endswith(".own")
-    ]
-    control_plane.kubectl.apply(policy)
+    found = yaml.load_all(made, Loader=yaml.CSafeLoader)
+    return [each for each in found if each["metadata"]["name"].endswith(ending)]
+
+
+def delete(kubectl: Kubectl, manifests: list[dict[str, Any]]) -> None:
+    for each in manifests:
+        kubectl("delete", each["kind"], each["metadata"]["name"])
+
+
+@pytest.fixture(scope="module")
+def account(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The account of a release of which the policy of what it writes is installed, and no more."""
+    home = f"held-{uuid.uuid4().hex[:8]}"
+    made = policies(home, tmp_path_factory.mktemp("helm"), ".own")
+    control_plane.kubectl.apply(made)
     yield f"system:serviceaccount:{home}:tonnage"
-    for each in policy:
-        control_plane.kubectl("delete", each["kind"], each["metadata"]["name"])
+    delete(control_plane.kubectl, made)
 
 
 @pytest.fixture
@@ -127,3 +131,53 @@ def test_takes_over_what_a_model_deployment_of_another_name_controls(
     said = written(held, namespace, account, taken, "--dry-run=server")
 
     assert "serverside-applied" in said
+
+
+@pytest.fixture
+def own_plane(
+    programs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Kubectl]:
+    """Of a control plane whose policies no other test needs."""
+    cluster = controlplane.start(
+        tmp_path_factory.mktemp("plane"), programs=programs, crds=CHART.parents[1] / "crds"
+    )
+    yield cluster.kubectl
+    cluster.stop()
+
+
+@pytest.mark.thorough
+def test_scales_what_came_after_the_policy_of_scales_was_gone_once(
+    own_plane: Kubectl, tmp_path: Path
+):
+    """Kubernetes stops its cache of the Deployments then: kubernetes/kubernetes#130887."""
+    made, account = policies("home", tmp_path, ".own.scale"), "system:serviceaccount:home:tonnage"
+    for kind, name in (("role", "--verb=get,patch"), ("rolebinding", f"--user={account}")):
+        more = "--resource=deployments.apps/scale" if kind == "role" else "--role=scales"
+        own_plane("create", kind, "scales", "-n", "default", name, more)
+
+    def create(name: str) -> None:
+        foreign = a_deployment(name, owner=None)
+        del foreign["metadata"]["labels"]
+        own_plane("create", "-n", "default", "-f", "-", text=json.dumps(foreign))
+
+    def refusal(name: str) -> str:
+        try:
+            own_plane("patch", f"deployment/{name}", "-n", "default", "--subresource=scale",
+                      "--type=merge", "-p", '{"spec":{"replicas":0}}', "--as", account)  # fmt: skip
+        except LabError as error:
+            return str(error)
+        return ""
+
+    def is_in_force() -> bool:
+        return "scales only Deployments with the label" in refusal("before")
+
+    create("before")
+    own_plane.apply(made)
+    wait_until(is_in_force, what="the policy is in force", timeout_s=60, needs={})
+    delete(own_plane, made)
+    wait_until(lambda: not is_in_force(), what="it is gone", timeout_s=60, needs={})
+    create("since")
+    own_plane.apply(made)
+    wait_until(is_in_force, what="the policy is in force again", timeout_s=60, needs={})
+
+    assert refusal("since") == ""
