@@ -44,8 +44,8 @@ def test_every_sentence_has_a_number_and_each_number_a_test():
 
     assert [entry for entry, match in found.items() if match is None] == []
     numbers = [match[1] for match in found.values()]
-    assert numbers == [f"S{number}" for number in range(1, len(numbers) + 1)]
-    assert numbers == SHOWN
+    assert len({*numbers}) == len(numbers)
+    assert sorted(numbers) == sorted(SHOWN)
     assert "](tests/faults/README.md#what-securitymd-says)" in TEXT
 
 
