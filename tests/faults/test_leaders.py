@@ -2,12 +2,15 @@
 
 import signal
 import time
+from contextlib import suppress
+from datetime import datetime
 
 import pytest
 
 from api_world import an_api_world
 from http_double import json_reply
 from site_lab import a_model
+from tonnage.cluster.calls import ConflictError
 from tonnage.cluster.kube import DEPLOYMENTS, LEASES
 from tonnage.cluster.lease import DURATION_S, NAME
 
@@ -123,6 +126,39 @@ class TestTwoReleasesServeTheWholeClusterAndOneClass:
         assert time.time() - since_s < 2 * DURATION_S + 5
         releases.until(releases.proxies[1].writes, "a write of the other release")
         assert holder(releases).startswith("operator-1_"), "of the same Lease, in another namespace"
+
+
+def take_by_force(world):
+    """Give the Lease to a stranger, who never renews it."""
+
+    def is_taken():
+        lease = world.get(LEASES, NAME)
+        lease["spec"] |= {"holderIdentity": "stranger"}
+        with suppress(ConflictError):  # a renewal came first
+            world.api.replace(LEASES.path(world.namespace, NAME), lease)
+            return True
+        return False
+
+    world.until(is_taken, "the Lease is the stranger's")
+
+
+class TestAStrangerTakesTheLeaseByForce:
+    def test_and_nothing_is_written_from_when_the_operator_has_seen_it_until_it_leads_again(
+        self, world
+    ):
+        world.begin()
+        ours = holder(world)
+        take_by_force(world)
+        line = "not leading: stranger holds the Lease"
+        world.until(lambda: line in world.operator.log(), "it has seen that")
+        seen_s = time.time()
+        world.ask_for(2)
+        world.until(lambda: holder(world) == ours, "it leads again")
+        acquired = world.get(LEASES, NAME)["spec"]["acquireTime"]
+        acquired_s = datetime.fromisoformat(acquired).timestamp()
+        world.until_replicas(2)
+
+        assert min(each.at_s for each in world.proxy.writes(since_s=seen_s)) > acquired_s
 
 
 class TestRow31TheLeaderIsStopped:

@@ -1,4 +1,4 @@
-"""One writer at a time: a Lease, held on a monotonic clock and checked before every write.
+"""One writer at a time: a Lease, held on a monotonic clock, which every write asks.
 
 The client library's elector lets a hung renewal go on leading, so this one is our own: leading
 ends when the renewal is overdue, whether or not anything answered.
@@ -61,7 +61,9 @@ class Leadership:
         return self._renewed_at is not None and self._clock() - self._renewed_at < DURATION_S
 
     def check(self) -> None:
-        """Stop before a write that is not ours to make.
+        """Stop before a write that is not ours to make, by our clock: the API server is not asked.
+
+        Who takes the Lease by force is seen at the next renewal; our own wait for the deadline.
 
         Raises:
             WriteFencedError: somebody else may lead by now.

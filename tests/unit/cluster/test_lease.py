@@ -246,6 +246,20 @@ class TestKeeping:
         with pytest.raises(WriteFencedError, match="the Lease was lost: nothing is written"):
             leadership.check()
 
+    def test_whoever_takes_the_lease_by_force_is_seen_at_the_next_renewal(
+        self, elector, kube, clock
+    ):
+        leadership = elector("a")
+        leadership.maintain()
+        kube.objects[PATH]["spec"] |= {"holderIdentity": "thief"}
+
+        leadership.check()
+        clock.pass_s(RENEW_S)
+        leadership.maintain()
+        with pytest.raises(WriteFencedError, match="the Lease was lost: nothing is written"):
+            leadership.check()
+        assert leadership.holder == "thief"
+
     def test_leading_counts_from_before_the_renewal_was_asked_for(self, elector, kube, clock):
         leadership = elector("a")
 
