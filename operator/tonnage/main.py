@@ -166,15 +166,19 @@ def _tell_lead(leadership: Leadership, *, leads: bool, before: str) -> str:
 def keep_leading(leadership: Leadership, stop: threading.Event) -> None:
     """Acquire and renew the Lease until asked to stop, then release it."""
     while not stop.is_set():
-        try:
-            leadership.maintain()
-        except Exception:
-            LOG.exception("the Lease was not renewed, on an internal error")
+        _maintain(leadership)
         stop.wait(RENEW_S / 2)
     try:
         leadership.release()
     except WorldError as error:
         LOG.warning(Line("the Lease was not released", message=str(error)))
+
+
+def _maintain(leadership: Leadership) -> None:
+    try:
+        leadership.maintain()
+    except Exception:
+        LOG.exception("the Lease was not renewed, on an internal error")
 
 
 def _keep_watching(
@@ -208,7 +212,8 @@ def run(settings_path: str) -> int:
     except (ValueError, WorldError) as error:
         LOG.critical(Line("cannot start", message=str(error)))
         return 2
-    # Releases in several namespaces may contend for one Lease.
+    # Releases in several namespaces may contend for one Lease. A container's process is number 1:
+    # the next one of a pod has the identity of the one that ended, and does not wait for it.
     process = f"{os.environ.get('POD_NAME', socket.gethostname())}_{os.getpid()}"
     identity = f"{process}@{settings.operator_namespace}"
     leadership = Leadership(
@@ -223,6 +228,7 @@ def run(settings_path: str) -> int:
     edited = SettingsFile(settings_path, heartbeat.settings_valid)
     end_on_sigterm()
     loop = when_reachable(lambda: build(settings, kube, leadership))
+    _maintain(leadership)  # the Lease of this pod's last process is ours at once, and so is a tick
     heartbeat.begin()
     loop.observer.tell = heartbeat.note_answers
     loop.tell, loop.step = heartbeat.exporter.note, heartbeat.step
