@@ -1,8 +1,9 @@
 """Pages of engines, as a round of questions tells them."""
 
 import threading
+from math import isnan
 
-from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes
+from tonnage.estimate.fleet_scrapes import MAX_BOUNDS, Answered, FleetScrapes
 from tonnage.estimate.metrics import COLUMNS, PLACES
 from tonnage.settings import Settings
 
@@ -34,6 +35,15 @@ def take_page(scrapes, pod, at_s, page, engine="0", **more):
     for name, value in page.items():
         take_series(scrapes, answered, labels_of(name, pod, engine, **more), [(at_s, value)])
     scrapes.add(answered)
+
+
+def pages_of(rows):
+    """What a round says of an engine: figures by column, by time."""
+    pages = rows.pages(sorted(set(rows.figures[::2])), len(COLUMNS) + MAX_BOUNDS)
+    return {
+        at_s: {at: figure for at, figure in enumerate(page) if not isnan(figure)}
+        for at_s, page in pages.items()
+    }
 
 
 REACH_S = 1000.0

@@ -51,6 +51,8 @@ class QueryLimits:
     """Of all answers of a tick together."""
     pod_bytes: int = 32 * KIB
     """Of all answers of a tick, for each pod that is asked for: large fleets have large answers."""
+    kept_bytes: int = 64 * MIB
+    """Of memory for what is kept of all answers of a tick, or ``pod_bytes`` where that is more."""
     answer_series: int = 200_000
 
 
@@ -168,14 +170,16 @@ class QueryRound:
         """Return the sets with what each may take: half of all alike, half by its pods."""
         num_pods = sum(each.num_pods for each in sets)
         weights = [max(1, each.num_pods) for each in sets]
-        all_bytes = max(self.limits.all_bytes, self.limits.pod_bytes * num_pods)
+        of_pods = self.limits.pod_bytes * num_pods
+        shares = [(1 / len(sets) + weight / sum(weights)) / 2 for weight in weights]
         return [
             SetUnderWay(
                 queries=each,
-                most_bytes=all_bytes * (1 / len(sets) + weight / sum(weights)) / 2,
+                most_bytes=max(self.limits.all_bytes, of_pods) * share,
+                most_kept_bytes=max(self.limits.kept_bytes, of_pods) * share,
                 waiting=deque(each.expressions.items()),
             )
-            for each, weight in zip(sets, weights, strict=True)
+            for each, share in zip(sets, shares, strict=True)
         ]
 
     async def _ask_in_turn(self, under_way: Sequence[SetUnderWay]) -> None:
@@ -243,7 +247,11 @@ class QueryRound:
                     num_bytes += len(piece)
                     self._pay(part, len(piece), num_bytes)
                     reader.feed(piece)
-        is_partial, date_s = reader.end(), None
+        date_s = None
+        try:
+            is_partial = reader.end(most_kept_bytes=part.most_kept_bytes - part.kept_bytes)
+        finally:
+            part.kept_bytes += reader.answered.kept_bytes
         with suppress(ValueError, OverflowError):  # by the server's own clock
             date_s = parsedate_to_datetime(response.headers.get("Date", "")).timestamp()
         skew_s = skew(date_s, sent_at_s=sent_at_s, received_at_s=self.now())

@@ -9,17 +9,19 @@ again: the same bytes are the same series. What no Prometheus writes refuses the
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import nan
-from typing import Any, Final, Literal
+from typing import Final
 
 import msgspec
-from msgspec import Raw, defstruct
+from msgspec import Raw
 
 from tonnage.cluster.calls import PrometheusError
 from tonnage.estimate.fleet_scrapes import Answered, FleetScrapes, Samples
 from tonnage.estimate.metrics import HISTORY
+from tonnage.units import KIB
 
 PARTIAL: Final = "MetricsPartial"
 
@@ -50,9 +52,12 @@ class SetUnderWay:
     queries: QuerySet
     most_bytes: float
     """Of its answers together: a set that is flooded leaves the others what they need."""
+    most_kept_bytes: float
+    """Of what is kept of these, in memory."""
     waiting: deque[tuple[str, str]]
     num_under_way: int = 0
     num_bytes: int = 0
+    kept_bytes: int = 0
     num_answered: int = 0
     failures: list[str] = field(default_factory=list)
     """Reasons."""
@@ -125,12 +130,20 @@ class Answers:
 
 MAX_NUMBER_CHARACTERS: Final = 512
 """Of a number: VictoriaMetrics writes 1e300 in 301 digits."""
+SERIES_BYTES: Final = 256 * KIB
+"""Of the samples of a series as they are written, and of its labels: decoded, one series after the
+other, they take some twenty times as much."""
 Scalar = str | float | bool | None
 """What may be in the place of a time or of a value: nothing that could be large."""
-Take = Callable[[bytes, Any], None]
+Take = Callable[[bytes, bytes], None]
+"""Of a series its labels and its values, as JSON."""
 TAKERS: Final[list[Take]] = []
 ONE_AT_A_TIME: Final = threading.Lock()
 LABELS: Final = msgspec.json.Decoder(dict[str, str])
+FIGURES: Final = msgspec.json.Decoder(list[tuple[float, float]], strict=False)
+"""Samples as Prometheus writes them."""
+WHATEVER: Final = msgspec.json.Decoder(list[tuple[Scalar, Scalar]], strict=False)
+"""Samples with something in the place of a figure that is none."""
 
 
 def _number(part: Scalar) -> float:
@@ -143,45 +156,64 @@ def _number(part: Scalar) -> float:
         return nan
 
 
-def _numbers(samples: Sequence[tuple[Scalar, Scalar]]) -> Samples:
-    read = ((_number(at_s), _number(value)) for at_s, value in samples)
+def _samples(values: bytes) -> Samples:
+    with suppress(ValueError):
+        return FIGURES.decode(values)
+    read = ((_number(at_s), _number(value)) for at_s, value in WHATEVER.decode(values))
     return [(at_s, value) for at_s, value in read if abs(at_s) < float("inf")]
 
 
-def _decoder(sample: Any) -> Any:
-    """Return what decodes a document: each series goes to the last taker and is emptied.
+class _Series(msgspec.Struct, gc=False):
+    """Goes to the last taker, and is emptied: never is there more than one."""
 
-    Made once: classes are rings of references, which nobody collects.
+    metric: Raw
+    values: Raw
+
+    def __post_init__(self) -> None:
+        metric, values = bytes(self.metric), bytes(self.values)
+        self.metric = self.values = NOTHING
+        if len(values) > SERIES_BYTES:
+            message = f"the samples of a series have more than {SERIES_BYTES} bytes: {WHO_ANSWERS}"
+            raise PrometheusError(message, reason="QueryTooLarge")
+        if len(metric) <= SERIES_BYTES:  # no label that is read is so long
+            TAKERS[-1](metric, values)
+
+
+class _Data(msgspec.Struct):
+    resultType: Raw  # noqa: N815
+    result: list[_Series]
+
+
+class _Document(msgspec.Struct):
+    """An answer. A message about a text would repeat it: what could be one is compared here."""
+
+    status: Raw
+    data: _Data
+    isPartial: bool | None = None  # noqa: N815
+    warnings: Raw = Raw(b"[]")
+
+
+NOTHING: Final = Raw()
+WHO_ANSWERS: Final = "see what your engines' pages have, and who answers at settings.prometheusUrl"
+DOCUMENT: Final = msgspec.json.Decoder(_Document)
+
+
+def read_matrix(body: bytes | bytearray, take: Take) -> bool:
+    """Hand over each series of an answer, one by one; return whether the answer is partial.
+
+    Raises:
+        ValueError: it broke off, or is no matrix. RecursionError: it nests too deep.
+        PrometheusError: one of its series is too large.
     """
-
-    def hand_on(series: Any) -> None:
-        TAKERS[-1](bytes(series.metric), series.values)
-        series.metric = series.values = None
-
-    series = defstruct(
-        "series",
-        [("metric", Raw), ("values", list[sample])],
-        namespace={"__post_init__": hand_on},
-        gc=False,
-    )
-    of_series: Any = list[series]  # type: ignore[valid-type]
-    data = defstruct("data", [("resultType", Literal["matrix"]), ("result", of_series)])
-    document = defstruct(
-        "document",
-        [
-            ("status", Literal["success"]),
-            ("data", data),
-            ("isPartial", bool | None, None),
-            ("warnings", Raw, Raw(b"[]")),
-        ],
-    )
-    return msgspec.json.Decoder(document, strict=False)
-
-
-FIGURES: Final = _decoder(tuple[float, float])
-"""Of samples as Prometheus writes them, read at once."""
-WHATEVER: Final = _decoder(tuple[Scalar, Scalar])
-"""Of samples with something in the place of a figure that is none."""
+    with ONE_AT_A_TIME:
+        TAKERS.append(take)
+        try:
+            read = DOCUMENT.decode(body)
+        finally:
+            TAKERS.pop()
+    if (bytes(read.status), bytes(read.data.resultType)) != (b'"success"', b'"matrix"'):
+        raise ValueError("no matrix")
+    return bool(read.isPartial) or bytes(read.warnings).strip() not in {b"[]", b"null"}
 
 
 class AnswerReader:
@@ -189,48 +221,41 @@ class AnswerReader:
 
     def __init__(self, scrapes: FleetScrapes, *, max_series: int) -> None:
         self._scrapes, self._max_series = scrapes, max_series
-        self._body, self._num_series = bytearray(), 0
+        self._body, self._num_series, self._most_kept_bytes = bytearray(), 0, 0.0
         self.answered = Answered()
 
     def feed(self, piece: bytes) -> None:
         self._body += piece
 
-    def end(self) -> bool:
+    def end(self, *, most_kept_bytes: float) -> bool:
         """Read the answer; return whether it is partial.
 
         Raises:
-            PrometheusError: it broke off, was no matrix, or has too many series.
+            PrometheusError: it broke off, was no matrix, or has more than is kept of one.
         """
+        self._most_kept_bytes = most_kept_bytes
         try:
-            return self._read(FIGURES, self._take)
-        except (ValueError, RecursionError):
-            pass  # a figure that is none, perhaps
-        try:
-            return self._read(WHATEVER, lambda metric, values: self._take(metric, _numbers(values)))
+            return read_matrix(self._body, self._take)
         except (ValueError, RecursionError) as error:
             raise bad_answer() from error
 
-    def _read(self, decoder: Any, take: Take) -> bool:
-        self.answered, self._num_series = Answered(), 0
-        with ONE_AT_A_TIME:
-            TAKERS.append(take)
-            try:
-                document = decoder.decode(self._body)
-            finally:
-                TAKERS.pop()
-        return bool(document.isPartial) or bytes(document.warnings).strip() not in {b"[]", b"null"}
-
-    def _take(self, metric: bytes, samples: Samples) -> None:
+    def _take(self, metric: bytes, values: bytes) -> None:
         self._num_series += 1
         if self._num_series > self._max_series:
-            message = f"an answer has more than {self._max_series} series"
+            message = f"an answer has more than {self._max_series} series: {WHO_ANSWERS}"
             raise PrometheusError(message, reason="QueryTooLarge")
 
         def labels() -> Mapping[str, str]:
             # VictoriaMetrics writes labels as they were scraped: one refuses no other series.
             return LABELS.decode(metric.decode(errors="replace"))
 
-        self._scrapes.take(self.answered, hash(metric), labels, samples)
+        self._scrapes.take(self.answered, hash(metric), labels, _samples(values))
+        if self.answered.kept_bytes > self._most_kept_bytes:
+            message = (
+                "the series, samples and engines of this tick's answers take more memory than the "
+                f"{self._most_kept_bytes:.0f} bytes that are left: {WHO_ANSWERS}"
+            )
+            raise PrometheusError(message, reason="QueryTooLarge")
 
 
 def bad_answer() -> PrometheusError:

@@ -4,14 +4,13 @@ For people at a terminal, and for what is asked once beside the loop: a part tha
 whole, with what the server says of it.
 """
 
-import io
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from math import isfinite
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import requests
@@ -20,9 +19,10 @@ from urllib3.exceptions import HTTPError
 
 from tonnage.cluster.authorization import CREDENTIALS, authorization
 from tonnage.cluster.calls import PrometheusError
+from tonnage.cluster.queries import LABELS, read_matrix
 from tonnage.redaction import redacted_line
 from tonnage.settings import Settings
-from tonnage.units import MIB
+from tonnage.units import KIB, MIB
 
 if TYPE_CHECKING:
     from prometheus_api_client import PrometheusConnect
@@ -32,6 +32,11 @@ POINTS: Final = 1440
 TIMEOUT_S: Final = 60.0
 """For each piece of an answer; Prometheus itself gives up after two minutes."""
 ANSWER_BYTES: Final = 32 * MIB
+REFUSAL_BYTES: Final = 64 * KIB
+KEPT_BYTES: Final = 64 * MIB
+"""Of an answer in memory, at ``ENTRY_BYTES`` for each value and for half a label."""
+ENTRY_BYTES: Final = 128
+VALUES: Final = msgspec.json.Decoder(list[tuple[float, str]])
 SHOWN: Final = 300
 """Characters of what a server says."""
 
@@ -48,25 +53,6 @@ class Steps:
     number: int
 
 
-class _OneSeries(msgspec.Struct):
-    metric: dict[str, str]
-    values: list[tuple[float, str]]
-
-
-class _Matrix(msgspec.Struct):
-    resultType: Literal["matrix"]  # noqa: N815
-    result: list[_OneSeries]
-
-
-class _Result(msgspec.Struct):
-    """What a range query comes to."""
-
-    status: Literal["success"]
-    data: _Matrix
-    warnings: list[str] | None = None
-    isPartial: bool | None = None  # noqa: N815
-
-
 class _Error(msgspec.Struct):
     error: str = ""
 
@@ -78,21 +64,31 @@ def ask_range(settings: Settings, expression: str, steps: Steps) -> list[Series]
         PrometheusError: an answer is missing, refused, too large or none.
     """
     found: dict[tuple[tuple[str, str], ...], dict[int, float]] = {}
-    with _connection(settings) as prometheus:
+    with _connection(settings, steps) as prometheus:
         for first in range(0, steps.number, POINTS):
             last = min(steps.number, first + POINTS) - 1
-            for each in _series(prometheus, expression, steps, first, last):
-                points = found.setdefault(tuple(sorted(each["metric"].items())), {})
-                points.update(_points(each["values"], steps))
+            for labels, points in _series(prometheus, expression, steps, first, last):
+                found.setdefault(tuple(sorted(labels.items())), {}).update(points)
     return [(dict(labels), points) for labels, points in found.items()]
+
+
+class _Answer(requests.Response):
+    """One that was read: the library would parse it whole, and a second time."""
+
+    def __init__(self, series: list[Series]) -> None:
+        super().__init__()
+        self.status_code, self._series = HTTPStatus.OK, series
+
+    def json(self, **_: Any) -> Any:
+        return {"data": {"result": self._series}}
 
 
 class _Session(requests.Session):
     """One that follows no redirect, bounds an answer, and refuses what is no whole result."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, steps: Steps) -> None:
         super().__init__()
-        self._authorization = authorization(settings)
+        self._steps, self._authorization = steps, authorization(settings)
         self.verify = settings.prometheus_ca_file or True
         self.cert = self._authorization.certificate
 
@@ -102,26 +98,24 @@ class _Session(requests.Session):
         request.url = path + mark + query.replace("+", "%20")  # what is signed has no other blank
         request.headers.update(self._authorization.headers("POST", request.url, b""))
         more |= {"stream": True, "allow_redirects": False}
+        url = (request.url or "").partition("?")[0]
         with super().send(request, **more) as response:
+            if response.status_code != HTTPStatus.OK:
+                body = response.raw.read(REFUSAL_BYTES, decode_content=True)
+                raise _refusal(url, response.status_code, body)
             body = response.raw.read(ANSWER_BYTES + 1, decode_content=True)
         if len(body) > ANSWER_BYTES:
-            message = f"an answer exceeds {ANSWER_BYTES} bytes: ask for longer steps"
-            raise PrometheusError(message, reason="ResponseTooLarge")
-        url = (request.url or "").partition("?")[0]
-        if response.status_code != HTTPStatus.OK:
-            raise _refusal(url, response.status_code, body)
-        _check_result(url, body)
-        response.raw, response.encoding = io.BytesIO(body), "utf-8"
-        return response
+            raise _too_large(ANSWER_BYTES)
+        return _Answer(_read(url, body, self._steps))
 
 
-def _connection(settings: Settings) -> "PrometheusConnect":
+def _connection(settings: Settings, steps: Steps) -> "PrometheusConnect":
     # Who asks no ranges need not load what this brings.
     from prometheus_api_client import PrometheusConnect  # noqa: PLC0415
 
     return PrometheusConnect(
         url=settings.prometheus_url.rstrip("/"),
-        session=_Session(settings),
+        session=_Session(settings, steps),
         timeout=TIMEOUT_S,
         method="POST",
         retry=Retry(0),
@@ -130,30 +124,21 @@ def _connection(settings: Settings) -> "PrometheusConnect":
 
 def _series(
     prometheus: "PrometheusConnect", expression: str, steps: Steps, first: int, last: int
-) -> list[Any]:
+) -> list[Series]:
     """Return the series of the steps from ``first`` to ``last``."""
     start_s, end_s = (steps.from_s + (number + 1) * steps.step_s for number in (first, last))
     try:
-        found: list[Any] = prometheus.custom_query_range(
+        found: list[Series] = prometheus.custom_query_range(
             expression,
             datetime.fromtimestamp(start_s, UTC),
             datetime.fromtimestamp(end_s, UTC),
             step=f"{steps.step_s:g}",
             params={"start": f"{start_s:.3f}", "end": f"{end_s:.3f}"},  # it rounds to seconds
         )
-    except requests.JSONDecodeError as error:
-        raise _no_result(prometheus.url) from error
     except (requests.RequestException, HTTPError, OSError) as error:
         message = f"{prometheus.url}/ cannot be reached: {type(error).__name__}"
         raise PrometheusError(message, reason="PrometheusUnreachable") from error
-    except (ValueError, RecursionError) as error:
-        raise _no_result(prometheus.url) from error
     return found
-
-
-def _no_result(url: str) -> PrometheusError:
-    message = f"{url} answered with something other than the result of a range query"
-    return PrometheusError(message, reason="BadAnswer")
 
 
 def _refusal(url: str, status: int, body: bytes) -> PrometheusError:
@@ -167,14 +152,32 @@ def _refusal(url: str, status: int, body: bytes) -> PrometheusError:
     return PrometheusError(f"{url} answered {status}{detail}", reason="QueryRefused")
 
 
-def _check_result(url: str, body: bytes) -> None:
+def _read(url: str, body: bytes, steps: Steps) -> list[Series]:
+    found, kept_bytes = list[Series](), 0
+
+    def take(metric: bytes, values: bytes) -> None:
+        nonlocal kept_bytes
+        labels, points = LABELS.decode(metric), dict(_points(VALUES.decode(values), steps))
+        # The text of a label takes up to four bytes a character.
+        kept_bytes += 4 * len(metric) + ENTRY_BYTES * (4 + 2 * len(labels) + len(points))
+        if kept_bytes > KEPT_BYTES:
+            raise _too_large(KEPT_BYTES)
+        found.append((labels, points))
+
     try:
-        result = msgspec.json.decode(body, type=_Result)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _no_result(url) from error
-    if result.warnings or result.isPartial:
+        is_partial = read_matrix(body, take)
+    except (ValueError, RecursionError) as error:
+        message = f"{url} answered with something other than the result of a range query"
+        raise PrometheusError(message, reason="BadAnswer") from error
+    if is_partial:
         message = "the answer is partial: a store behind Prometheus did not answer"
         raise PrometheusError(message, reason="MetricsPartial")
+    return found
+
+
+def _too_large(limit_bytes: int) -> PrometheusError:
+    message = f"an answer exceeds {limit_bytes} bytes: ask for longer steps"
+    return PrometheusError(message, reason="ResponseTooLarge")
 
 
 def _points(values: list[tuple[float, str]], steps: Steps) -> Iterator[tuple[int, float]]:

@@ -5,11 +5,12 @@ not. So the times of ``RUNNING`` in the one label set that is followed are the s
 and what was sampled at other times is of another replica. When it stops another is followed.
 """
 
-import math
+from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan
+from itertools import chain
+from math import inf, isfinite, isnan, nan
 from typing import Final, NamedTuple
 
 from tonnage.estimate.metrics import (
@@ -40,6 +41,8 @@ MAX_LABEL_CHARACTERS: Final = 256
 """Of a label that is read. The longest of Kubernetes is a pod's name, 253."""
 SERIES_OF_ONE: Final = 256
 """Of each pod asked for, above which their places are found anew: pods report ever new ones."""
+LABELS_BYTES, SAMPLE_BYTES, ENGINE_BYTES = 256, 32, 4096
+"""Of memory: to know the place of a series, of one of its samples, of an engine with a few."""
 FEW: Final = 4096
 """Series of which the places are known however few pods are asked for."""
 CAPACITY = PLACES["waiting"]
@@ -67,29 +70,45 @@ NEW: Final = Place(("", "", ""), OF_GPU)
 class EngineRows:
     """What a round says of one engine."""
 
-    pages: dict[float, dict[Slot, float]] = field(default_factory=dict)
-    """By time of the scrape."""
-    times: dict[int, list[float]] = field(default_factory=dict)
+    places: list[tuple[Place, int]] = field(default_factory=list)
+    """Of each series, and how many of its samples are known."""
+    figures: "array[float]" = field(default_factory=lambda: array("d"))
+    """Time and value of each of these: a tenth of the memory of objects."""
+    times: dict[int, Sequence[float]] = field(default_factory=dict)
     """When each label set of ``RUNNING`` was sampled."""
     since_s: float = -inf
     """What was sampled until then is known."""
 
-    def note(self, slot: Slot, largest: float, samples: Samples) -> int:
+    def note(self, place: Place, samples: Samples) -> int:
         """Note the samples of a series; return how many were no finite number."""
-        pages, since_s, num_dropped = self.pages, self.since_s, 0
-        for at_s, value in reversed(samples):
-            if at_s <= since_s:
-                break
-            figure = value
-            if not 0 <= value <= largest:
-                num_dropped += not isfinite(value)
-                figure = inf
-            page = pages.get(at_s)
-            if page is None:
-                page = pages[at_s] = {}
-            if slot not in page or page[slot] < figure:
-                page[slot] = figure
-        return num_dropped
+        new = [each for each in samples if each[0] > self.since_s]
+        self.places.append((place, len(new)))
+        self.figures.extend(chain.from_iterable(new))
+        return sum(not isfinite(value) for _, value in new)
+
+    def pages(self, times: Sequence[float], width: int) -> Mapping[float, list[float]]:
+        """Return the columns of what was sampled at these times.
+
+        Of copies of a series the largest counts, and of what comes in parts the sum.
+        """
+        by_slot, begin = defaultdict[Slot, list[tuple[Place, int, int]]](list), 0
+        for place, number in self.places:
+            by_slot[place.slot].append((place, begin, begin + 2 * number))
+            begin += 2 * number
+        pages: dict[float, list[float]] = {at_s: [nan] * width for at_s in times}
+        for slot, copies in by_slot.items():
+            found = dict[float, float]()
+            for place, first, end in copies:
+                figures = iter(self.figures[first:end])
+                for at_s, value in zip(figures, figures, strict=True):
+                    figure = value if 0 <= value <= place.largest else inf
+                    if at_s in pages and found.get(at_s, -inf) < figure:
+                        found[at_s] = figure
+            column = slot[0] if isinstance(slot, tuple) else slot
+            for at_s, figure in found.items():
+                known = pages[at_s][column]
+                pages[at_s][column] = figure if isnan(known) else known + figure
+        return pages
 
     def followed(self, engine: EngineScrapes, stopped_s: float) -> Sequence[float]:
         """Return the scrapes of the label set that is followed; another one if it stopped."""
@@ -110,10 +129,13 @@ class Answered:
     gpus: dict[PodKey, list[float]] = field(default_factory=dict)
     num_dropped: int = 0
     """Samples that are no finite number."""
+    kept_bytes: int = 0
+    """That all of it takes at most, with what is remembered of labels."""
 
     def merge(self, other: "Answered") -> None:
         """Take over another answer of the same round."""
         self.num_dropped += other.num_dropped
+        self.kept_bytes += other.kept_bytes
         self.caches |= other.caches
         for pod, means in other.gpus.items():
             self.gpus.setdefault(pod, []).extend(means)
@@ -123,8 +145,8 @@ class Answered:
                 continue
             for labels, times in rows.times.items():
                 own.times[labels] = sorted({*own.times.get(labels, ()), *times})
-            for at_s, page in rows.pages.items():
-                own.pages.setdefault(at_s, {}).update(page)
+            own.places += rows.places
+            own.figures += rows.figures
 
 
 class FleetScrapes:
@@ -158,8 +180,8 @@ class FleetScrapes:
             return
         self._pods, self._places = pods, {}
         self.engines = {pod: found for pod, found in self.engines.items() if pod in pods}
-        self.caches = {key: found for key, found in self.caches.items() if key[:2] in pods}
-        self._keys = {key: key for key in self._keys if key[:2] in pods}
+        self._keys = {(*pod, each): (*pod, each) for pod, of in self.engines.items() for each in of}
+        self.caches = {key: self.caches[key] for key in self._keys if key in self.caches}
 
     def take(
         self, into: Answered, series: int, labels: Callable[[], Mapping[str, str]], samples: Samples
@@ -168,9 +190,11 @@ class FleetScrapes:
         place = self._places.get(series, NEW)
         if place is NEW:
             place = self._places[series] = self._find(labels(), into)
+            into.kept_bytes += LABELS_BYTES
         if place is None or not samples:
             return
-        engine, slot, largest = place
+        engine, slot, _ = place
+        into.kept_bytes += SAMPLE_BYTES * (1 + len(samples))
         if slot == OF_GPU:
             shares = (value for _, value in samples if 0 <= value <= 1)
             into.gpus.setdefault(engine[:2], []).extend(shares)
@@ -180,9 +204,10 @@ class FleetScrapes:
             known = self.engines.get(engine[:2], {}).get(engine[2])
             since_s = known.seen_at_s if known and engine[0] not in self._anew else -inf
             rows = into.engines[engine] = EngineRows(since_s=since_s)
+            into.kept_bytes += ENGINE_BYTES
         if slot == RUNNING:
             rows.times[series] = [at_s for at_s, _ in samples]
-        into.num_dropped += rows.note(slot, largest, samples)
+        into.num_dropped += rows.note(place, samples)
 
     def add(self, answered: Answered) -> None:
         """Add what a round said, and take it out: samples take as much as all that they add to."""
@@ -238,17 +263,12 @@ class FleetScrapes:
         What a pod reports without engine, such as rejections, counts with its first one.
         """
         names = in_order(name for name, rows in of_pod.items() if rows.times)
-        if not names:
-            return
         alone = of_pod.get("")
-        if alone is not None and names[0] != "":
-            first = of_pod[names[0]].pages
-            for at_s in first.keys() & alone.pages.keys():
-                first[at_s] = alone.pages[at_s] | first[at_s]
         for name in names:
-            self._add_engine((*pod, name), of_pod[name])
+            also = alone if name == names[0] and name else None
+            self._add_engine((*pod, name), of_pod[name], also)
 
-    def _add_engine(self, key: EngineKey, rows: EngineRows) -> None:
+    def _add_engine(self, key: EngineKey, rows: EngineRows, also: EngineRows | None) -> None:
         engine = self._engine(key, max(times[-1] for times in rows.times.values()))
         if engine is None:
             return
@@ -256,15 +276,21 @@ class FleetScrapes:
         if times[-1] < engine.seen_at_s - self.interval_s:  # the clock was set back
             self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
             return
-        first_s = next((at_s for at_s in times if at_s in rows.pages), inf)
+        first_s = next((at_s for at_s in times if at_s > rows.since_s), inf)
         if first_s < engine.at_s - engine.span_s - self.interval_s:
             followed = engine.followed
             engine = self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
             engine.followed = followed
         width, seen_at_s = len(COLUMNS) + len(self.bounds), engine.seen_at_s
-        for at_s in times:
-            if at_s > seen_at_s and (page := rows.pages.get(at_s)):
-                engine.add(at_s, _row(page, width))
+        new = [at_s for at_s in times if at_s > max(seen_at_s, rows.since_s)]
+        more = also.pages(new, width) if also else {}
+        for at_s, page in rows.pages(new, width).items():
+            for column, figure in enumerate(more.get(at_s, ())):
+                if isnan(page[column]):
+                    page[column] = figure
+            if isnan(page[CAPACITY]):  # an older engine tells no reasons
+                page[CAPACITY] = page[QUEUED]
+            engine.add(at_s, page)
 
     def _engine(self, key: EngineKey, at_s: float) -> EngineScrapes | None:
         """Return the scrapes of an engine, new ones if it is new; None: its pod has too many."""
@@ -291,20 +317,6 @@ class FleetScrapes:
 
 def in_order(names: Iterable[str]) -> Sequence[str]:
     return sorted(names, key=lambda name: (len(name), name))
-
-
-def _row(page: Mapping[Slot, float], width: int) -> Sequence[float]:
-    """Return a page as columns; of what comes in parts the sum."""
-    row = [nan] * width
-    for place, value in page.items():
-        if isinstance(place, tuple):
-            known = row[place[0]]
-            row[place[0]] = value if math.isnan(known) else known + value
-        else:
-            row[place] = value
-    if math.isnan(row[CAPACITY]):  # an older engine tells no reasons
-        row[CAPACITY] = row[QUEUED]
-    return row
 
 
 def _figure(text: str | None) -> float | None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from page_builders import for_everybody, labels_of
+from page_builders import for_everybody, labels_of, pages_of
 from tonnage.cluster.calls import PrometheusError
 from tonnage.cluster.queries import AnswerReader
-from tonnage.units import KIB
+from tonnage.units import KIB, MIB
 
 POD = ("serving", "a")
 
@@ -27,7 +27,7 @@ def an_item(value="1", at_s=1000, *, pod="a", **labels):
     return {"metric": labels_of("running", ("serving", pod)) | labels, "values": [[at_s, value]]}
 
 
-def read(body, *, max_series=100, piece_bytes=None, scrapes=None):
+def read(body, *, max_series=100, piece_bytes=None, scrapes=None, most_kept_bytes=MIB):
     """Read a body, a document as it is or as text, in pieces; return what was said and whether it
     is partial.
     """
@@ -36,14 +36,14 @@ def read(body, *, max_series=100, piece_bytes=None, scrapes=None):
     step = piece_bytes or max(1, len(data))
     for start in range(0, len(data), step):
         reader.feed(data[start : start + step])
-    is_partial = reader.end()
+    is_partial = reader.end(most_kept_bytes=most_kept_bytes)
     return reader.answered, is_partial
 
 
 def told(body, **more):
     """The pages of each pod."""
     answered, _ = read(body, **more)
-    return {key[1]: rows.pages for key, rows in answered.engines.items()}
+    return {key[1]: pages_of(rows) for key, rows in answered.engines.items()}
 
 
 def reason(body, **more):
@@ -66,7 +66,7 @@ class TestSeries:
     def test_without_a_finite_value_are_there_without_one_and_counted(self, value):
         answered, _ = read(a_document(an_item(value), an_item(pod="b")))
 
-        pages = {key[1]: rows.pages[1000][0] for key, rows in answered.engines.items()}
+        pages = {key[1]: pages_of(rows)[1000][0] for key, rows in answered.engines.items()}
         assert pages == {"a": inf, "b": 1}
         assert answered.num_dropped == 1
 
@@ -215,7 +215,7 @@ def test_a_reader_that_is_let_go_leaves_nothing_behind(body):
         gone = weakref.ref(reader)
         reader.feed(body if isinstance(body, bytes) else json.dumps(body).encode())
         with suppress(PrometheusError):
-            reader.end()
+            reader.end(most_kept_bytes=MIB)
         del reader
 
         assert gone() is None

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from http_double import Reply, answering, json_reply, new_certificates, serving, showing
-from page_builders import for_everybody, labels_of
+from page_builders import for_everybody, labels_of, pages_of
 from tonnage.cluster.prometheus import Prometheus, QueryLimits, skew
 from tonnage.cluster.queries import QuerySet
 from tonnage.settings import Settings
@@ -47,9 +47,8 @@ def a_prometheus(server, *, now=time.time, settings=(), **limits):
 
 def told(answers):
     """What was sampled last, by namespace and pod."""
-    return {
-        key[:2]: rows.pages[max(rows.pages)][0] for key, rows in answers.answered.engines.items()
-    }
+    by_pod = {key[:2]: pages_of(rows) for key, rows in answers.answered.engines.items()}
+    return {pod: pages[max(pages)][0] for pod, pages in by_pod.items()}
 
 
 def ask(server, *names, **more):
@@ -94,7 +93,7 @@ class TestAnswers:
         [(key, rows)] = asked(ONE).answered.engines.items()
 
         assert key == ("serving", "a", "0")
-        assert rows.pages == {1000.5: {0: 3.5}}
+        assert pages_of(rows) == {1000.5: {0: 3.5}}
 
     def test_may_be_empty(self):
         assert asked(json_reply(a_result())).queries == {"up"}
@@ -547,7 +546,7 @@ if sys.argv[2] != "all":
     kept.expect(frozenset({("team-0", "nobody")}))
 prometheus.ask([QuerySet(expressions={"small": "small"})], kept)
 before = rss_bytes("VmRSS")
-answers = prometheus.ask([QuerySet(expressions={"large": "large"})], kept)
+answers = prometheus.ask([QuerySet(expressions={"large": "large"}, num_pods=9_500)], kept)
 print(len(answers.answered.engines), answers.bytes_read, rss_bytes("VmHWM") - before)
 """
 
