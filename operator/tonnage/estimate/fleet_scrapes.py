@@ -81,10 +81,13 @@ class EngineRows:
 
     def note(self, place: Place, samples: Samples) -> int:
         """Note the samples of a series; return how many were no finite number."""
-        new = [each for each in samples if each[0] > self.since_s]
-        self.places.append((place, len(new)))
-        self.figures.extend(chain.from_iterable(new))
-        return sum(not isfinite(value) for _, value in new)
+        first = len(samples)
+        while first and samples[first - 1][0] > self.since_s:
+            first -= 1
+        new = array("d", chain.from_iterable(samples[first:]))
+        self.places.append((place, len(samples) - first))
+        self.figures += new
+        return len(samples) - first - sum(map(isfinite, new[1::2]))
 
     def pages(self, times: Sequence[float], width: int) -> Mapping[float, list[float]]:
         """Return the columns of what was sampled at these times.
