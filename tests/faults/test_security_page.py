@@ -11,6 +11,7 @@ from tonnage.cluster.calls import MOST_BYTES
 from tonnage.cluster.kube import PAGE_BYTES
 from tonnage.cluster.pages import MOST_LEVELS, MOST_OBJECT_BYTES
 from tonnage.cluster.prometheus import QueryLimits
+from tonnage.cluster.queries import SERIES_BYTES
 from tonnage.control.input.writers import REPLICAS_LONGEST_S
 from tonnage.fleet.heartbeat import MOST_CLIENTS
 from tonnage.fleet.references import MOST_BYTES as CONFIG_BYTES
@@ -63,8 +64,9 @@ def test_a_sentence_is_one_and_short(entry):
         f"{MOST_SAMPLES:,} samples and {MOST_LABELS} labels",
         f"template has at most {TEMPLATE_BYTES // KIB} KiB",
         f"up to {REPLICAS_LONGEST_S / 60:.0f} minutes apart",
-        f"{ANSWERS.answer_bytes // MIB} MiB and {ANSWERS.answer_series:,} series",
-        f"a round {ANSWERS.all_bytes // MIB} MiB, or {ANSWERS.pod_bytes // KIB} KiB a pod",
+        f"{ANSWERS.answer_bytes // MIB} MiB, {ANSWERS.answer_series:,} series,",
+        f"{SERIES_BYTES // KIB} KiB of samples in a series",
+        f"a round have at most {ANSWERS.all_bytes // MIB} MiB, or {ANSWERS.pod_bytes // KIB} KiB a",
         f"{MOST_CLIENTS} connections",
         f"above {MOST_OBJECT_BYTES // KIB} KiB as JSON",
         f"deeper than {MOST_LEVELS} levels",
