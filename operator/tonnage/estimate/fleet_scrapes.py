@@ -33,8 +33,8 @@ PodKey = tuple[str, str]
 """(namespace, pod)"""
 EngineKey = tuple[str, str, str]
 """(namespace, pod, engine)"""
-MAX_ENGINES = 64
-"""Of one pod; more than any node has data-parallel ranks."""
+MAX_ENGINES = 16
+"""Of one pod: twice the GPUs of a node, each of which may be a data-parallel rank."""
 MAX_BOUNDS = 256
 """Of all histograms together."""
 MAX_LABEL_CHARACTERS: Final = 256
