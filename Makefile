@@ -90,7 +90,6 @@ HASHED = $(BIN)/uv pip compile --quiet --generate-hashes --no-header --no-annota
 pins: $(VENV)/.pip  ## Write the hashes of what the image and a release are made of, at the versions of constraints.txt
 	$(BIN)/pip install --quiet uv
 	$(HASHED) --constraint constraints.txt --output-file deploy/requirements.txt pyproject.toml
-	printf 'botocore\njmespath\n' | $(HASHED) --no-deps --output-file deploy/requirements-aws.txt -
 	printf 'pip>=25.3\ncython\nhatchling\nsetuptools\n' | $(HASHED) --constraint constraints.txt --output-file deploy/requirements-build.txt -
 	printf 'cyclonedx-bom\npip-audit\n' | $(HASHED) --output-file deploy/release/tools.txt -
 

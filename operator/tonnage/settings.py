@@ -113,14 +113,6 @@ class OAuth2(DescribedModel):
     """Further parameters of the request for a token, such as ``audience``."""
 
 
-class SigV4(DescribedModel):
-    """A signature of AWS, by the identity of the pod. Needs the extra ``tonnage[aws]``."""
-
-    region: Annotated[str, Field(pattern="^[a-z0-9-]{1,64}$")]
-    service: Annotated[str, Field(pattern="^[a-z0-9-]{1,64}$")] = "aps"
-    """The service that is signed for: ``aps`` is Amazon Managed Service for Prometheus."""
-
-
 class ClientCertificate(DescribedModel):
     """A certificate by which the server knows the operator (mutual TLS), and its key, in PEM."""
 
@@ -152,7 +144,6 @@ class PrometheusAuth(DescribedModel):
 
     basic: BasicAuth | None = None
     oauth2: OAuth2 | None = None
-    sigv4: SigV4 | None = None
     client_certificate: ClientCertificate | None = None
     headers: Annotated[
         dict[HeaderName, Annotated[str, Field(pattern="^[!-~]([ -~]*[!-~])?$", max_length=1024)]],
@@ -179,7 +170,7 @@ class Settings(DescribedModel):
     """The file with the bearer token for it, read again for each tick."""
     prometheus_ca_file: str | None = None
     prometheus_auth: PrometheusAuth | None = None
-    """Other credentials than a bearer token: at most one of ``basic``, ``oauth2`` and ``sigv4``.
+    """Other credentials than a bearer token: at most one of ``basic`` and ``oauth2``.
 
     ``clientCertificate``, ``headers`` and ``headerFiles`` go with any of them, and with the token.
     All files are read again for each tick.
@@ -320,7 +311,6 @@ class Settings(DescribedModel):
             "prometheusTokenFile": self.prometheus_token_file,
             "prometheusAuth.basic": auth.basic,
             "prometheusAuth.oauth2": auth.oauth2,
-            "prometheusAuth.sigv4": auth.sigv4,
         }
         names = [name for name, value in given.items() if value is not None]
         if len(names) > 1:

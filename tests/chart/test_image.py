@@ -111,19 +111,7 @@ def test_all_that_it_downloads_has_a_hash_and_the_version_that_is_tested(path, a
     } == {}
 
 
-def test_what_signs_for_aws_is_what_the_extra_asks_for_and_has_hashes():
-    found = hashed("deploy/requirements-aws.txt")
-    [asked] = map(Requirement, PROJECT["project"]["optional-dependencies"]["aws"])
-
-    assert found.keys() == {"botocore", "jmespath"}
-    assert asked.name == "botocore"
-    assert asked.specifier.contains(found["botocore"][0])
-    assert all(hashes for _, hashes in found.values())
-
-
-@pytest.mark.parametrize(
-    "path", ["deploy/requirements.txt", "deploy/requirements-aws.txt", "deploy/release/tools.txt"]
-)
+@pytest.mark.parametrize("path", ["deploy/requirements.txt", "deploy/release/tools.txt"])
 def test_what_is_pinned_names_no_place_to_download_from(path):
     assert not re.search(r"://|--(extra-)?index|--find-links", (ROOT / path).read_text())
 
@@ -132,7 +120,7 @@ def test_nothing_is_installed_but_by_hash_or_from_what_was_built():
     recipe = RECIPE.replace("\\\n", " ")
     installs = re.findall(r"pip (?:--python \S+ )?(?:install|wheel) [^&\n]*", recipe)
 
-    assert len(installs) == 5
+    assert len(installs) == 4
     assert [
         each for each in installs if "--require-hashes" not in each and "--no-deps" not in each
     ] == []

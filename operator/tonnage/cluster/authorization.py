@@ -6,7 +6,6 @@ has a word of a file or of an answer of a token endpoint.
 
 import asyncio
 import base64
-import importlib.util
 import json
 import re
 import ssl
@@ -27,7 +26,7 @@ from tonnage.settings import OAuth2, PrometheusAuth, Settings
 from tonnage.units import KIB
 
 RENEW_S: Final = 10.0
-"""For all of a token endpoint's answer; AWS has half of it for each part of one."""
+"""For all of a token endpoint's answer."""
 EARLY_S: Final = 60.0
 """Before a token ends, another is asked for: a round of questions lasts 20 s at most."""
 UNKNOWN_LIFE_S: Final = 300.0
@@ -45,23 +44,9 @@ AUTH: Final = "settings.prometheusAuth"
 CREDENTIALS: Final = "check prometheusTokenFile and prometheusAuth of the settings"
 
 
-def require_installed(settings: Settings) -> None:
-    """Refuse settings that need a package which is not there.
-
-    Raises:
-        ValueError: names it.
-    """
-    auth = settings.prometheus_auth
-    if auth and auth.sigv4 and importlib.util.find_spec("botocore") is None:
-        raise ValueError(
-            f"{AUTH}.sigv4 needs botocore, which is not installed: install "
-            "tonnage[aws], or build the image with --build-arg EXTRA=aws"
-        )
-
-
 @lru_cache(maxsize=4)
 def authorization(settings: Settings) -> "Authorization":
-    """Return the one of these settings, whose token and keys all clients share."""
+    """Return the one of these settings, whose token all clients share."""
     return Authorization(settings=settings)
 
 
@@ -75,10 +60,6 @@ class Authorization:
     _fixed: Mapping[str, str] = field(default_factory=dict)
     _token: tuple[str, float, float] = ("", 0.0, 0.0)
     """Of OAuth2: it, when to ask for another, and when it ends."""
-    _aws: Any = None
-    """Credentials of botocore, which renew themselves."""
-    _keys: Any = None
-    """Of now."""
 
     @property
     def auth(self) -> PrometheusAuth:
@@ -94,22 +75,18 @@ class Authorization:
         """Read files, and get what is about to expire: blocks for ``limit_s`` at most.
 
         Raises:
-            PrometheusError: a file cannot be read, or nobody gives a token or keys. The message
-                names the setting.
+            PrometheusError: a file cannot be read, or nobody gives a token. The message names the
+                setting.
         """
         self._fixed = dict(self._fixed_headers())
         if self.auth.oauth2 and self.now() >= self._token[1]:
             self._renew_token(self.auth.oauth2)
-        if self.auth.sigv4:
-            self._keys = self._aws_keys()
 
-    def headers(self, method: str, url: str, body: bytes) -> dict[str, str]:
-        """Return what identifies us in one request, as it is sent to this address."""
+    def headers(self) -> dict[str, str]:
+        """Return what identifies us in one request."""
         found = dict(self._fixed)
         if self.auth.oauth2:
             found["Authorization"] = f"Bearer {self._token[0]}"
-        if self.auth.sigv4 and self._keys:
-            found |= self._signature(method, url, body)
         return found
 
     def forget(self) -> None:
@@ -195,37 +172,6 @@ class Authorization:
             auto_decompress=False,
             trust_env=False,
         )
-
-    def _aws_keys(self) -> Any:
-        from botocore.config import Config  # noqa: PLC0415  (an extra)
-        from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
-        from botocore.session import Session  # noqa: PLC0415
-
-        try:
-            if self._aws is None:
-                session, limit_s = Session(), self.limit_s / 2
-                bounds = Config(
-                    connect_timeout=limit_s, read_timeout=limit_s, retries={"max_attempts": 0}
-                )
-                session.set_default_client_config(bounds)
-                self._aws = session.get_credentials()
-            if self._aws is not None:
-                return self._aws.get_frozen_credentials()
-        except (BotoCoreError, ClientError, OSError, RuntimeError, ValueError) as error:
-            raise _problem(f"{AUTH}.sigv4: {type(error).__name__} of AWS") from error
-        raise _problem(
-            f"{AUTH}.sigv4: the pod has no identity of AWS: annotate its ServiceAccount "
-            "with a role, or give keys by extraEnv"
-        )
-
-    def _signature(self, method: str, url: str, body: bytes) -> dict[str, str]:
-        from botocore.auth import SigV4Auth  # noqa: PLC0415  (an extra)
-        from botocore.awsrequest import AWSRequest  # noqa: PLC0415
-
-        given, request = self.auth.sigv4, AWSRequest(method=method, url=url, data=body)
-        if given:
-            SigV4Auth(self._keys, given.service, given.region).add_auth(request)
-        return dict(request.headers.items())
 
 
 def _problem(message: str) -> PrometheusError:

@@ -115,7 +115,7 @@ class Prometheus:
             "nocache": "1",  # VictoriaMetrics answers of now, not of 30 s ago
         }
         body = urlencode(form).encode()
-        headers = self._authorization.headers("POST", self._url, body)
+        headers = self._authorization.headers()
         headers["Content-Type"] = "application/x-www-form-urlencoded"
         return session.post(self._url, data=body, headers=headers, allow_redirects=False)
 

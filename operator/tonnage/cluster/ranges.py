@@ -94,9 +94,7 @@ class _Session(requests.Session):
 
     def send(self, request: requests.PreparedRequest, **more: Any) -> requests.Response:
         self._authorization.renew()
-        path, mark, query = str(request.url).partition("?")
-        request.url = path + mark + query.replace("+", "%20")  # what is signed has no other blank
-        request.headers.update(self._authorization.headers("POST", request.url, b""))
+        request.headers.update(self._authorization.headers())
         more |= {"stream": True, "allow_redirects": False}
         url = (request.url or "").partition("?")[0]
         with super().send(request, **more) as response:

@@ -15,7 +15,6 @@ from prometheus_client import Gauge
 from pydantic import ValidationError
 
 from tonnage.api.objects import describe_errors
-from tonnage.cluster.authorization import require_installed
 from tonnage.estimate.calibration_file import (
     CalibrationFile,
     Identity,
@@ -37,17 +36,14 @@ def read_settings(path: str) -> Settings:
     """Read the settings file.
 
     Raises:
-        ValueError: no YAML mapping, a field is unknown or out of bounds, or needs a package that
-            is not installed.
+        ValueError: no YAML mapping, or a field is unknown or out of bounds.
     """
     try:
-        found = Settings.model_validate(yaml.safe_load(Path(path).read_text()))
-        require_installed(found)
+        return Settings.model_validate(yaml.safe_load(Path(path).read_text()))
     except ValidationError as error:
         raise ValueError(f"{path}: {describe_errors(error, root='settings')}") from error
     except (OSError, RecursionError, *NO_YAML) as error:
         raise ValueError(f"{path}: {error}") from error
-    return found
 
 
 @dataclass(slots=True)

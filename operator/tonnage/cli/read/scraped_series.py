@@ -12,7 +12,6 @@ from tonnage.api.objects import describe_errors
 from tonnage.cli.console import Failure
 from tonnage.cli.read.live import Resource
 from tonnage.cli.read.manifest import block
-from tonnage.cluster.authorization import require_installed
 from tonnage.cluster.ranges import Steps, ask_range
 from tonnage.estimate.metrics import RUNNING
 from tonnage.settings import Settings
@@ -28,20 +27,18 @@ def prometheus_settings(given: Mapping[str, object], auth_file: str | None = Non
     """Return settings by their names in the chart; ``auth_file``: YAML of ``prometheusAuth``.
 
     Raises:
-        Failure: they are not valid, or need a package that is not installed.
+        Failure: they are not valid.
     """
     found = dict(given)
     try:
         if auth_file:
             with open(auth_file, encoding="utf-8") as opened:  # noqa: PTH123
                 found["prometheusAuth"] = yaml.safe_load(opened)
-        settings = Settings.model_validate(found)
-        require_installed(settings)
+        return Settings.model_validate(found)
     except ValidationError as error:
         raise Failure(f"--prometheus: {describe_errors(error, root='settings')}") from error
     except (OSError, yaml.YAMLError, ValueError) as error:
         raise Failure(f"--prometheus: {error}") from error
-    return settings
 
 
 def operator_settings(config_maps: Sequence[Resource], asked: Settings) -> Settings:
