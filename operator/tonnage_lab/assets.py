@@ -20,6 +20,7 @@ is used, and never cleaned.
 
 import fcntl
 import hashlib
+import math
 import os
 import platform
 import re
@@ -33,6 +34,7 @@ from typing import Final
 
 import click
 
+from tonnage.units import MINUTE_S, count_of
 from tonnage_lab import download, toolchain
 from tonnage_lab.download import Archive
 from tonnage_lab.processes import LabError, run
@@ -59,11 +61,13 @@ class Tool:
     debian_package: str | None = None
     must_contain: bytes = b""
     """What a program of another's making must have compiled in to be of use."""
+    build_s: float = 60.0
+    """CPU time of a build after those above it, whose packages it shares, in seconds."""
     is_of_lab: bool = True
     """Else only a test asks for it, and its module is with the tests."""
 
 
-def _kubernetes(command: str) -> Tool:
+def _kubernetes(command: str, build_s: float) -> Tool:
     """Return a program of the control plane."""
     values = (
         "gitMajor={major}", "gitMinor={minor}", "gitVersion={version}", "gitCommit={version}",
@@ -76,21 +80,23 @@ def _kubernetes(command: str) -> Tool:
         package=f"k8s.io/kubernetes/cmd/{command}",
         versioned_by="k8s.io/kubernetes",
         stamps=tuple(f"{package}.{value}" for package in packages for value in values),
+        build_s=build_s,
     )
 
 
 TOOLS: Final[Mapping[str, Tool]] = {
     tool.name: tool
     for tool in (
-        _kubernetes("kube-apiserver"),
-        _kubernetes("kube-controller-manager"),
-        _kubernetes("kube-scheduler"),
-        _kubernetes("kubectl"),
+        _kubernetes("kube-apiserver", 370),
+        _kubernetes("kube-controller-manager", 50),
+        _kubernetes("kube-scheduler", 5),
+        _kubernetes("kubectl", 20),
         Tool(
             name="etcd",
             module="controlplane",
             package="go.etcd.io/etcd/server/v3",
             versioned_by="go.etcd.io/etcd/server/v3",
+            build_s=10,
         ),
         Tool(
             name="kwok",
@@ -105,6 +111,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
             package="helm.sh/helm/v4/cmd/helm",
             versioned_by="helm.sh/helm/v4",
             stamps=("helm.sh/helm/v4/internal/version.version={version}",),
+            build_s=85,
         ),
         Tool(
             name="prometheus",
@@ -114,6 +121,7 @@ TOOLS: Final[Mapping[str, Tool]] = {
             use_path=True,
             debian_package="prometheus",
             must_contain=b"discovery/kubernetes",
+            build_s=200,
         ),
         Tool(
             name="kubeconform",
@@ -223,10 +231,27 @@ def ensure(
         where.programs.mkdir(parents=True, exist_ok=True)
         with one_at_a_time(where.scratch, step, work="builds the lab's programs"):
             _download(missing, where, step)
-            for name in missing:
-                _obtain(TOOLS[name], where, step)
+            to_build = [TOOLS[name] for name in missing if not _is_here(TOOLS[name], where, step)]
+            if to_build:
+                click.echo(how_long(to_build, os.cpu_count() or 1), err=True)
+            for tool in to_build:
+                with step(f"building {tool.name} {version(tool, where.sources)}"):
+                    _write_once(tool, where, partial(_build, tool, where))
             toolchain.clean(where.scratch)
     return {name: _locate(name, where) for name in names}
+
+
+def how_long(tools: Sequence[Tool], num_cores: int) -> str:
+    """Return the line that comes before builds.
+
+    >>> how_long([TOOLS["kube-apiserver"], TOOLS["etcd"]], 2)
+    'Builds 2 programs from source, once: some 4 minutes on 2 cores'
+    """
+    minutes = math.ceil(sum(tool.build_s for tool in tools) / num_cores / MINUTE_S)
+    return (
+        f"Builds {count_of(len(tools), 'program')} from source, once: "
+        f"some {count_of(minutes, 'minute')} on {count_of(num_cores, 'core')}"
+    )
 
 
 def _locate(name: str, where: AssetPaths) -> Path:
@@ -275,15 +300,6 @@ def _take(
                 _write_once(tool, where, partial(download.take, archive, path, tool.name))
 
 
-def _obtain(tool: Tool, where: AssetPaths, step: Step) -> None:
-    if find(tool.name, where) is not None:
-        return
-    if _from_debian(tool, where, step):
-        return
-    with step(f"building {tool.name} {version(tool, where.sources)}"):
-        _write_once(tool, where, lambda temporary: _build(tool, where, temporary))
-
-
 def _write_once(tool: Tool, where: AssetPaths, write: Callable[[Path], object]) -> None:
     """Let a program appear whole or not at all."""
     temporary = where.programs / f".{tool.name}.partial"
@@ -322,8 +338,10 @@ def _build(tool: Tool, where: AssetPaths, output: Path) -> None:
     )
 
 
-def _from_debian(tool: Tool, where: AssetPaths, step: Step) -> bool:
-    """Unpack the tool from Debian's package; say whether that gave one that runs here."""
+def _is_here(tool: Tool, where: AssetPaths, step: Step) -> bool:
+    """Tell whether a tool was downloaded, or comes from Debian's package, and runs here."""
+    if find(tool.name, where) is not None:
+        return True
     if tool.debian_package is None:
         return False
     folder = where.scratch / "debian"

@@ -33,6 +33,11 @@ from tonnage_lab.site import SiteConfig
 SCRAPE_INTERVAL_S: Final = 5
 NOTABLE_MOVE: Final = 0.05
 CACHE: Final = "vllm:cache_config_info"
+PROGRAMS: Final = {
+    "local": (*controlplane.PROGRAMS, "helm", "prometheus"),
+    "kind": ("kubectl", "helm", "prometheus"),
+}
+"""What the demo starts, by the cluster that it runs on: whatever is missing is made first."""
 
 
 def run_demo(
@@ -53,7 +58,7 @@ def run_demo(
     step = on_console(console)
     stage = set_up(engine, step)
     _show_plan(console, stage)
-    assets.ensure(step=step)
+    assets.ensure(PROGRAMS[cluster], step=step)
     config = replace(stage.config, scrape_interval_s=scrape_interval_s)
     with _on_kind(config, step) if on_kind else _on_processes(config, step, keep=keep) as made:
         plane, url = made

@@ -1,11 +1,14 @@
 """What ``make demo`` asks of the lab: the first command that a reader of the README runs."""
 
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 
+from tonnage_lab import controlplane
 from tonnage_lab.command import lab
+from tonnage_lab.demo import PROGRAMS
 from tonnage_lab.processes import run
 
 ROOT = Path(__file__).parents[3]
@@ -26,3 +29,18 @@ def test_make_gives_the_demo_what_it_takes(given):
     assert {"cluster": "local", "engine": "emulator"} | wanted == {
         key: found[key] for key in ("cluster", "engine")
     }
+
+
+@pytest.mark.parametrize(
+    ("cluster", "files", "more"),
+    [
+        ("local", ["site.py", "prometheus.py"], controlplane.PROGRAMS),
+        ("kind", ["site.py", "kind/cluster.py", "kind/images.py"], ()),
+    ],
+)
+def test_the_demo_gets_the_programs_that_it_starts_and_no_other(cluster, files, more):
+    text = "".join((ROOT / "operator/tonnage_lab" / name).read_text() for name in files)
+    started = set(re.findall(r'assets\.ensure\(\["([a-z]+)"\]', text))
+
+    assert set(PROGRAMS[cluster]) == started | set(more)
+    assert "kwok" not in PROGRAMS[cluster]

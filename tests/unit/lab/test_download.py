@@ -2,9 +2,12 @@
 
 import hashlib
 import io
+import os
 import stat
 import tarfile
+from contextlib import contextmanager
 
+import click
 import pytest
 import yaml
 
@@ -127,7 +130,7 @@ class TestFromAServer:
 
         told = capsys.readouterr().err
         assert told.startswith(f"REFUSED, not run: {server.url}/{HOST}/{name}")
-        assert told.endswith("is pinned. Built from source instead.\n")
+        assert "is pinned. Built from source instead.\n" in told
 
     @pytest.mark.parametrize(
         "members",
@@ -207,6 +210,7 @@ def test_without_a_connection_one_address_is_tried_and_all_is_built(where, monke
     assert {each.read_text().strip() for each in found.values()} == {BUILT}
     assert capsys.readouterr().err == (
         f"no connection to http://127.0.0.1:{port}/{HOST}/kwok. Built from source instead.\n"
+        f"{assets.how_long([TOOLS['kwok'], TOOLS['etcd']], os.cpu_count() or 1)}\n"
     )
 
 
@@ -267,3 +271,28 @@ def test_all_but_etcd_are_downloaded_where_the_projects_build_for_all():
 
     assert machines["x86_64"] == set(assets.OF_LAB) - {"etcd"}
     assert machines["aarch64"] == set(assets.OF_LAB) - {"etcd", "prometheus", "kwok"}
+
+
+def test_what_is_built_begins_with_how_long_all_of_it_takes(where, monkeypatch, capsys):
+    monkeypatch.setenv("TONNAGE_DOWNLOAD", "0")
+
+    @contextmanager
+    def step(what):
+        click.echo(what, err=True)
+        yield
+
+    assets.ensure(["kwok", "etcd"], where=where, step=step)
+    first, *steps = capsys.readouterr().err.splitlines()
+
+    assert first == assets.how_long([TOOLS["kwok"], TOOLS["etcd"]], os.cpu_count() or 1)
+    assert [each.split()[:2] for each in steps] == [["building", "kwok"], ["building", "etcd"]]
+
+
+def test_programs_that_are_here_are_not_announced(where, monkeypatch, capsys):
+    monkeypatch.setenv("TONNAGE_DOWNLOAD", "0")
+    assets.ensure(["kwok"], where=where)
+    capsys.readouterr()
+
+    assets.ensure(["kwok"], where=where)
+
+    assert capsys.readouterr().err == ""
