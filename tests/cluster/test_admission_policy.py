@@ -14,6 +14,7 @@ from fleet_builders import SITE, a_model, a_sizing
 from helm import CHART, Helm, with_prometheus
 from pod_fields import EVERY_POD_FIELD
 from pod_templates import HOSTILE, REAL, Hostile
+from tonnage.api.pod_template import merged
 from tonnage.api.pods import DEPRECATED, Pods
 from tonnage.manifests.children import deployment
 from tonnage_lab import assets
@@ -330,6 +331,62 @@ def test_the_policy_refuses_hostile_templates_by_field(
         *above, last = re.sub(r"\[[^]]*\]", "", f"spec.pods.template.{case.field}").split(".")
         named = re.sub(r"\[[^]]*\]", "", said)
         assert f"{'.'.join(above)}.{last}" in named or f"{'.'.join(above)} has a " in named
+
+
+CHECKS = {
+    "allowPrivilegeEscalation != false", "forbidden AppArmor profile", "forbidden sysctls",
+    "host namespaces", "hostPath volumes", "hostPort", "hostProcess", "privileged",
+    "probe or lifecycle host", "procMount", "restricted volume types", "runAsNonRoot != true",
+    "runAsUser=0", "seLinuxOptions", "seccompProfile", "unrestricted capabilities",
+}  # fmt: skip
+"""Of Pod Security ``restricted``, by the first words of each in a refusal."""
+
+
+def test_every_check_of_pod_security_restricted_has_templates_that_the_table_refuses(
+    kubectl: Kubectl, namespaces
+):
+    """The standard is asked by the API server, of the pods that would be, were there no table."""
+    home = namespaces(**{"pod-security.kubernetes.io/enforce": "restricted"})
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "none"}}
+    kubectl("create", "-n", home, "-f", "-", text=json.dumps(account))
+
+    taken = {each: said_of(kubectl, home, a_pod(template)) for each, template in REAL.items()}
+    refused = [
+        said_of(kubectl, home, an_unchecked_pod(each.template))
+        for each in HOSTILE
+        if each.is_typed and each.is_in_policy
+    ]
+
+    assert taken == dict.fromkeys(REAL, "")
+    assert {check for check in CHECKS if any(check in said for said in refused)} == CHECKS
+
+
+def a_pod(template: Any) -> Any:
+    return deployment(a_model(pods={"template": template}), a_sizing(), SITE)["spec"]["template"]
+
+
+def an_unchecked_pod(template: Any) -> Any:
+    """Return the pod with a template that no rule was asked about, and nothing after it either."""
+    made = merged(a_pod({}), template)
+    confined = made["spec"]["containers"][0]["securityContext"]
+    for each in [*made["spec"]["containers"][1:], *made["spec"].get("initContainers", [])]:
+        each["securityContext"] = confined | each.get("securityContext", {})
+    return made
+
+
+def said_of(kubectl: Kubectl, namespace: str, template: Any) -> str:
+    """Return why the API server refuses a pod of a template; empty: it does not."""
+    spec = {**template["spec"], "serviceAccountName": "none"}
+    for name in ("serviceAccount", "priorityClassName", "runtimeClassName"):
+        spec.pop(name, None)  # that the cluster has none is another refusal
+    metadata = {**template["metadata"], "name": "p"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    try:
+        kubectl("create", "--dry-run=server", "--validate=ignore", "-n", namespace, "-f", "-",
+                text=json.dumps(pod))  # fmt: skip
+    except LabError as error:
+        return str(error)
+    return ""
 
 
 def test_who_may_not_create_deployments_may_write_no_template(kubectl: Kubectl, release: Release):
@@ -891,6 +948,15 @@ def a_container(kind: str = "containers", **fields: Any) -> dict[str, Any]:
         ({"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}},
          "no privileges"),
         (a_container(ports=[{"containerPort": 1, "hostPort": 22}]), "none of the node's"),
+        (a_container(livenessProbe={"httpGet": {"port": 10255, "host": "127.0.0.1"}}),
+         "no probe or hook of another host"),
+        (a_container(readinessProbe={"tcpSocket": {"port": 1, "host": "169.254.169.254"}}),
+         "no probe or hook of another host"),
+        (a_container(lifecycle={"preStop": {"httpGet": {"port": 80, "host": "169.254.169.254"}}}),
+         "no probe or hook of another host"),
+        (a_container("initContainers", restartPolicy="Always",
+                     startupProbe={"tcpSocket": {"port": 1, "host": "127.0.0.1"}}),
+         "no probe or hook of another host"),
         (a_container(envFrom=[{"secretRef": {"name": "s"}}]), "no Secret but keys"),
         (a_container(securityContext=PRIVILEGED), "no privileges"),
         (a_container(securityContext={"capabilities": {"add": ["ALL"]}}), "no privileges"),

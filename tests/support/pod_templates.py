@@ -90,7 +90,16 @@ REAL: dict[str, dict[str, Any]] = {
         image="nvcr.io/nvidia/k8s/dcgm-exporter:4.5.0",
         args=["--remote-hostengine-info", "nvidia-dcgm.gpu-operator:5555"],
         ports=[{"name": "dcgm", "containerPort": 9400}],
-        readinessProbe={"httpGet": {"port": 9400}, "initialDelaySeconds": 0},
+        readinessProbe={
+            "httpGet": {"port": 9400, "httpHeaders": [{"name": "Host", "value": "dcgm.test"}]},
+            "initialDelaySeconds": 0,
+        },
+        startupProbe={"tcpSocket": {"port": 9400}},
+        livenessProbe={"grpc": {"port": 9401, "service": "health"}},
+        lifecycle={
+            "postStart": {"exec": {"command": ["true"]}},
+            "preStop": {"sleep": {"seconds": 1}},
+        },
     ),
     "a loader from S3, with keys of a Secret": {
         "spec": {
@@ -310,6 +319,24 @@ HOSTILE: tuple[Hostile, ...] = (
     _a("host users", {"spec": {"hostUsers": True}}, "spec.hostUsers"),
     _a("host port", sidecar(ports=[{"containerPort": 22, "hostPort": 22}]),
        f"{_SIDE}.ports[0].hostPort"),
+    *(_a(f"a host for the {name}", sidecar(**{name: {kind: {"port": 10255, "host": host}}}),
+         f"{_SIDE}.{name}.{kind}.host")
+      for name in ("livenessProbe", "readinessProbe", "startupProbe")
+      for kind, host in (("httpGet", "127.0.0.1"), ("tcpSocket", "169.254.169.254"))),
+    *(_a(f"a host for {name}, before the engine", {"spec": {"initContainers": [
+        a_container(lifecycle={name: {"httpGet": {"port": 80, "host": "169.254.169.254"}}})]}},
+         f"{_INIT}.lifecycle.{name}.httpGet.host")
+      for name in ("postStart", "preStop")),
+    _a("a host for a socket of a hook",
+       sidecar(lifecycle={"preStop": {"tcpSocket": {"port": 1, "host": "127.0.0.1"}}}),
+       f"{_SIDE}.lifecycle.preStop.tcpSocket"),
+    _a("sysctls", {"spec": {"securityContext": {
+        "sysctls": [{"name": "kernel.msgmax", "value": "1"}]}}}, "spec.securityContext.sysctls"),
+    _a("AppArmor", sidecar(securityContext={"appArmorProfile": {"type": "Unconfined"}}),
+       f"{_SIDE}.securityContext.appArmorProfile"),
+    _a("a process of a Windows node",
+       sidecar(securityContext={"windowsOptions": {"hostProcess": True}}),
+       f"{_SIDE}.securityContext.windowsOptions"),
     _a("host path", with_volume(hostPath={"path": "/"}), f"{_MORE}.hostPath"),
     _a("CSI", with_volume(csi={"driver": "example.test"}), f"{_MORE}.csi"),
     _a("a whole Secret", with_volume(secret={"secretName": "s"}), f"{_MORE}.secret.items"),

@@ -161,6 +161,8 @@ no more privileges than they begin with, and GPUs in the engine's container alon
 {{- " " -}} !each.?securityContext.?allowPrivilegeEscalation.orValue(true)
 {{- " " -}} && {{ include "tonnage.unprivileged" "each.?securityContext" }}
 {{- " " -}} && each.?ports.orValue([]).all(port, port.?hostPort.orValue(0) == 0)
+{{- " " -}} && [each.?livenessProbe, each.?readinessProbe, each.?startupProbe, each.?lifecycle.?postStart, each.?lifecycle.?preStop]
+{{- " " -}}.all(asked, asked.?httpGet.?host.orValue('') == '' && asked.?tcpSocket.?host.orValue('') == '')
 {{- " " -}} && each.?volumeDevices.orValue([]) == [] && each.?volumeMounts.orValue([]).all(mount,
 {{- " " -}} mount.?mountPropagation.orValue('None') == 'None' && mount.?subPathExpr.orValue('') == '')
 {{- " " -}} && !each.?envFrom.orValue([]).exists(source, has(source.secretRef))
