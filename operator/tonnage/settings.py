@@ -242,9 +242,14 @@ class Settings(DescribedModel):
     sidecar_images: Annotated[tuple[Repository, ...], *_distinct(32)] = ()
     """The allowed repositories of further containers in ``pods.template``, in the same form."""
     pod_templates: bool = False
-    """Whether a spec may have ``pods.template``.
+    """Whether a spec may have ``pods.template``, whose writer runs code in the engines.
 
     The chart sets it with its admission policies, which check the rights of whoever writes a spec.
+    """
+    trust_remote_code: bool = False
+    """Whether ``engine.args`` may have --trust-remote-code: it runs code of a model's repository.
+
+    false: such a spec is refused. Running replicas still scale.
     """
     service_account_names: Annotated[tuple[ServiceAccountName, ...], *_distinct(32)] = ()
     """ServiceAccounts that engines may use, in the object's namespace, besides ``default``."""

@@ -1,6 +1,7 @@
 """What the chart renders: valid objects, least rights, the operator's own settings."""
 
 import json
+import re
 from functools import cache
 from typing import Any
 
@@ -194,6 +195,12 @@ def test_the_policies_come_with_the_rights_that_they_bound_and_only_then(helm):
     assert policies(helm, admissionPolicy={"create": False}) == set()
 
 
+def test_the_values_list_each_policy_of_the_chart(helm):
+    listed = re.findall("^  # - NAME(.*?):", (CHART / "values.yaml").read_text(), re.MULTILINE)
+
+    assert sorted(listed) == sorted(policies(helm, served=["leaderworkerset.x-k8s.io/v1"]))
+
+
 def test_the_scale_of_groups_is_held_where_the_cluster_has_leader_worker_sets(helm):
     served = ["leaderworkerset.x-k8s.io/v1"]
 
@@ -290,12 +297,19 @@ def test_credentials_of_prometheus_reach_the_settings_and_nulls_in_them_do_not(h
     assert found.prometheus_auth.headers == {"X-Scope-OrgID": "team-a"}
 
 
-def test_a_template_is_taken_where_its_policy_is_or_the_administrator_says_so(helm):
-    without, wished = {"admissionPolicy": {"create": False}}, {"settings": {"podTemplates": True}}
+@pytest.mark.parametrize(
+    ("create", "asked", "is_open"),
+    [
+        (True, None, True), (True, True, True), (True, False, False),
+        (False, None, False), (False, True, True), (False, False, False),
+    ],
+)  # fmt: skip
+def test_a_template_is_taken_as_the_setting_says_and_else_where_its_policy_is(
+    helm, create: bool, asked: bool | None, is_open: bool
+):
+    values = {"admissionPolicy": {"create": create}, "settings": {"podTemplates": asked}}
 
-    assert settings_of(helm.template()).pod_templates
-    assert not settings_of(helm.template(**without)).pod_templates
-    assert settings_of(helm.template(**without, **wished)).pod_templates
+    assert settings_of(helm.template(**values)).pod_templates == is_open
 
 
 def test_the_policy_of_templates_asks_for_every_kind_of_its_table(helm):

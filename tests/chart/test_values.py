@@ -21,10 +21,11 @@ SCHEMA = json.loads((CHART / "values.schema.json").read_text())
 FILLED_IN_BY_THE_CHART = {
     "prometheusUrl": "",
     "operatorNamespace": None,
+    "podTemplates": None,
     "catalogFolder": None,
     "calibrationFolder": None,
 }
-"""Required from the user, the namespace of the release, and the folders of what is mounted."""
+"""Required from the user, the namespace of the release, as the policies, and folders of mounts."""
 
 
 def defaults() -> dict[str, Any]:

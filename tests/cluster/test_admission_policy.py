@@ -335,9 +335,9 @@ def test_the_policy_refuses_hostile_templates_by_field(
 
 CHECKS = {
     "allowPrivilegeEscalation != false", "forbidden AppArmor profile", "forbidden sysctls",
-    "host namespaces", "hostPath volumes", "hostPort", "hostProcess", "privileged",
-    "probe or lifecycle host", "procMount", "restricted volume types", "runAsNonRoot != true",
-    "runAsUser=0", "seLinuxOptions", "seccompProfile", "unrestricted capabilities",
+    "host namespaces", "hostPort", "hostProcess", "privileged", "probe or lifecycle host",
+    "procMount", "restricted volume types", "runAsNonRoot != true", "runAsUser=0",
+    "seLinuxOptions", "seccompProfile", "unrestricted capabilities",
 }  # fmt: skip
 """Of Pod Security ``restricted``, by the first words of each in a refusal."""
 
@@ -395,6 +395,31 @@ def test_who_may_not_create_deployments_may_write_no_template(kubectl: Kubectl, 
 
     with pytest.raises(LabError, match="user heidi needs the right to create"):
         create(kubectl, release.served, content, user="heidi", dry_run=True)
+
+
+def test_where_the_settings_close_templates_none_is_admitted(
+    kubectl: Kubectl, helm: Helm, namespaces
+):
+    home, served = namespaces(), namespaces()
+    install(helm, home, rbac={"scope": "namespaced"},
+            settings={"namespaces": [served], "podTemplates": False})  # fmt: skip
+
+    def refusal() -> str:
+        try:
+            create(
+                kubectl, served, with_template(REAL["a bundle of CAs"]), user="admin", dry_run=True
+            )
+        except LabError as error:
+            return str(error)
+        return ""
+
+    allow(kubectl, served, "admin", {"modeldeployments.tonnage.dev": "create", **TO_SERVE})
+    wait_until(
+        lambda: "the operator's settings.podTemplates is false" in refusal(),
+        what="the policy is in force", timeout_s=60, needs={},
+    )  # fmt: skip
+    assert "created" in create(kubectl, served, GOOD, user="admin", dry_run=True)
+    helm("uninstall", "tonnage", "-n", home)
 
 
 def test_a_template_of_before_stays_when_something_else_is_changed(

@@ -116,7 +116,7 @@ capabilities:
 {{- end }}
 {{- end }}
 operatorNamespace: {{ toJson .Release.Namespace }}
-podTemplates: {{ or .Values.settings.podTemplates .Values.admissionPolicy.create | default false }}
+podTemplates: {{ kindIs "bool" .Values.settings.podTemplates | ternary .Values.settings.podTemplates .Values.admissionPolicy.create }}
 {{- if .Values.gpuClasses }}
 catalogFolder: {{ include "tonnage.gpuClassFolder" . }}
 {{- end }}

@@ -23,6 +23,7 @@ from tonnage.settings import Settings
 
 DIGEST = f"sha256:{'0' * 64}"
 MINE = {"engine": {"version": "0.33", "image": "registry.test/mine/vllm:v0.33.0"}}
+REMOTE = {"engine": {"version": "0.33", "args": ["--trust-remote-code"]}}
 READER = {"pods": {"serviceAccountName": "model-reader"}}
 
 
@@ -40,6 +41,8 @@ class TestAnImage:
             ("vllm/vllm-openai:v0.33.0", "docker.io/vllm"),
             ("engine:v0.33.0", "library"),
             ("busybox:1", "busybox"),
+            (f"busybox@{DIGEST}", "busybox"),
+            ("busybox/any:1", "busybox"),
             ("docker.io/library/busybox:1", "busybox"),
             ("engine:v0.33.0", "docker.io"),
             ("docker.io/engine:v0.33.0", "library/engine"),
@@ -69,6 +72,11 @@ class TestAnImage:
             (f"evil/engine@{DIGEST}", "vllm"),
             ("vllmevil/engine:v0.33.0", "vllm"),
             ("busyboxevil", "busybox"),
+            ("evil/busybox", "busybox"),
+            ("busybox.evil.test/busybox", "busybox"),
+            ("busybox:5000/busybox", "busybox"),
+            ("registry.test/library/busybox", "busybox"),
+            ("busybox/evil", "docker.io/library/busybox"),
         ],
     )
     def test_is_not_allowed_for_a_name_that_only_looks_alike(self, image, prefix):
@@ -128,8 +136,17 @@ class TestASpecThatNamesWhatIsNotAllowed:
                 {"pods": {"template": {}}},
                 {},
                 "TemplateNotAllowed",
-                "pods.template: the operator's settings.podTemplates is false, since the chart's "
-                "admission policies are not installed",
+                "pods.template: the operator's settings.podTemplates is false",
+            ),
+            *(
+                (
+                    {"engine": {"version": "0.33", "args": ["--seed=1", argument]}},
+                    {},
+                    "RemoteCodeNotAllowed",
+                    "engine.args --trust-remote-code: the operator's settings.trustRemoteCode is "
+                    "false, so that no engine runs code of a model's repository",
+                )
+                for argument in ("--trust-remote-code", "--trust-remote-code=true")
             ),
             (
                 {"pods": {"template": sidecar()}},
@@ -161,6 +178,7 @@ class TestASpecThatNamesWhatIsNotAllowed:
             (MINE, {"engine_images": ("registry.test/mine",)}),
             (READER, {"service_account_names": ("model-reader",)}),
             ({"pods": {"serviceAccountName": "default"}}, {}),
+            (REMOTE, {"trust_remote_code": True}),
             (
                 {"pods": {"template": sidecar()}},
                 {"pod_templates": True, "sidecar_images": ("registry.test/side",)},
@@ -183,6 +201,7 @@ MISTAKEN = {"pods": {"template": {"spec": {"hostNetwork": True}}}}
     [
         (MINE, MINE, "ImageNotAllowed"),
         (READER, READER, "ServiceAccountNotAllowed"),
+        (REMOTE, REMOTE, "RemoteCodeNotAllowed"),
         ({}, MISTAKEN, "InvalidSpec"),
         ({"pods": {"template": sidecar()}}, MISTAKEN, "InvalidSpec"),
     ],

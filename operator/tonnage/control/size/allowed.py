@@ -7,6 +7,7 @@ from typing import Final
 from tonnage.api.hardware import Role
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.pod_template import containers_in, given_template
+from tonnage.api.pods import EngineSpec, Pods
 from tonnage.api.status import Reason
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, DisaggregatedPlan, Fleet, ModelState
@@ -53,12 +54,7 @@ def check_allowed(model: ModelDeployment, settings: Settings) -> None:
     if not is_allowed(image, listed):
         field = "engine.image" if spec.engine.image else "engine.version asks for the image"
         raise _unlisted("ImageNotAllowed", f"{field} {image}", "engineImages", listed)
-    if spec.pods and spec.pods.template is not None and not settings.pod_templates:
-        raise RefusedError(
-            "TemplateNotAllowed",
-            "pods.template: the operator's settings.podTemplates is false, since the chart's "
-            "admission policies are not installed",
-        )
+    _check_code(spec.engine, spec.pods, settings)
     template, listed = given_template(spec.pods), settings.sidecar_images
     for path, container in containers_in(template):
         if container["name"] != CONTAINER and not is_allowed(container["image"], listed):
@@ -68,6 +64,21 @@ def check_allowed(model: ModelDeployment, settings: Settings) -> None:
     if account not in {DEFAULT_ACCOUNT, *settings.service_account_names}:
         what, listed = f"serviceAccountName of pods {account}", settings.service_account_names
         raise _unlisted("ServiceAccountNotAllowed", what, "serviceAccountNames", listed)
+
+
+def _check_code(engine: EngineSpec, pods: Pods | None, settings: Settings) -> None:
+    """Refuse what runs code of others in the engine, unless a setting allows it."""
+    if pods and pods.template is not None and not settings.pod_templates:
+        raise RefusedError(
+            "TemplateNotAllowed", "pods.template: the operator's settings.podTemplates is false"
+        )
+    flags = {argument.partition("=")[0] for argument in engine.args}
+    if "--trust-remote-code" in flags and not settings.trust_remote_code:
+        raise RefusedError(
+            "RemoteCodeNotAllowed",
+            "engine.args --trust-remote-code: the operator's settings.trustRemoteCode is false, "
+            "so that no engine runs code of a model's repository",
+        )
 
 
 def _unlisted(reason: str, what: str, setting: str, listed: tuple[str, ...]) -> RefusedError:
