@@ -279,11 +279,9 @@ REFUSED: tuple[BadInput, ...] = (
     *each(10, f"{PODS}.env", [variable("PLAIN") | {"value": "x"}],
           field=f"{PODS}.env.0.value"),
     *each(10, f"{PODS}.env", *([variable(name)] for name in (
-              "PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONSTARTUP", "HOME", "USER", "HF_HOME",
-              "HF_TOKEN", "VLLM_API_KEY", "VLLM_PLUGINS", "CUDA_VISIBLE_DEVICES", "BASH_ENV",
-              "NVIDIA_VISIBLE_DEVICES", "PROMETHEUS_MULTIPROC_DIR",
-              "KUBERNETES_SERVICE_HOST", "GLIBC_TUNABLES", "", "1A",
-              "A-B", "A B", "A\n", "A" * 129)),
+              "PYTHONPATH", "HOME", "USER", "HF_HOME", "HF_TOKEN", "VLLM_API_KEY", "VLLM_PLUGINS",
+              "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "PROMETHEUS_MULTIPROC_DIR",
+              "KUBERNETES_SERVICE_HOST", "", "1A", "A-B", "A B", "A\n", "A" * 129)),
           field=f"{PODS}.env.0.name"),
     *each(10, f"{PODS}.env", [variable("A"), variable("A")], field=PODS,
           shows=("name must not be repeated",)),
@@ -298,6 +296,8 @@ REFUSED: tuple[BadInput, ...] = (
     *each(11, f"{PODS}.imagePullSecrets", [{"name": "other/pull"}],
           field=f"{PODS}.imagePullSecrets.0.name"),
     *each(11, f"{PODS}.modelCacheClaim", "other/claim", "../claim"),
+    *each(11, PODS, {"compileCache": "Claim"}, shows=("Claim needs modelCacheClaim",)),
+    *each(11, f"{PODS}.compileCache", "claim", "/mnt"),
     *each(12, "spec.template", {"spec": {"hostNetwork": True}}),
     *[case for name in ("hostNetwork", "hostPID", "hostIPC", "shareProcessNamespace")
       for case in each(12, f"{PODS}.{name}", True)],
@@ -321,7 +321,7 @@ REFUSED: tuple[BadInput, ...] = (
               "app.kubernetes.io/managed-by")), shows=("is reserved", "label ")),
     *each(12, f"{PODS}.annotations", *({name: "x"} for name in (
               "prometheus.io/port", "tonnage.dev/flags", "seccomp.security.alpha.kubernetes.io/pod",
-              "controller.kubernetes.io/pod-deletion-cost",
+              "controller.kubernetes.io/pod-deletion-cost", "cdi.k8s.io/gpu",
               "container.apparmor.security.beta.kubernetes.io/vllm")),
           shows=("is reserved and must not be set", "annotation ")),
     *each(12, f"{PODS}.gpuNodes", [{"key": "gpu"}], [{"key": "gpu", "operator": "NotIn"}],

@@ -166,6 +166,29 @@ REAL: dict[str, dict[str, Any]] = {
             ],
         }
     },
+    "code in one's own engine, by variables and by mounts": {
+        "spec": {
+            "volumes": [
+                {"name": "code", "configMap": {"name": "code"}},
+                {"name": "tmp", "emptyDir": {}},
+            ],
+            "containers": [
+                {
+                    "name": ENGINE,
+                    "env": [
+                        {"name": "C_INCLUDE_PATH", "value": "/code"},
+                        {"name": "LD_PRELOAD", "value": "/code/x.so"},
+                        {"name": "TRITON_CACHE_MANAGER", "value": "code:Cache"},
+                    ],
+                    "volumeMounts": [
+                        {"name": "code", "mountPath": "/usr/lib/python3/dist-packages/code"},
+                        {"name": "cache", "mountPath": "/weights"},
+                        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+                    ],
+                }
+            ],
+        }
+    },
     "logs of Fluent Bit": {
         "metadata": {"annotations": {"fluentbit.io/parser": "json"}},
         "spec": {
@@ -185,7 +208,14 @@ REAL: dict[str, dict[str, Any]] = {
                     "name": "fluent-bit",
                     "image": "fluent/fluent-bit:4.1",
                     "resources": {"limits": {"memory": "128Mi", "cpu": "250m"}},
-                    "securityContext": {"readOnlyRootFilesystem": True, "runAsUser": 1000},
+                    "securityContext": {
+                        "readOnlyRootFilesystem": True,
+                        "runAsUser": 1000,
+                        "seccompProfile": {
+                            "type": "Localhost",
+                            "localhostProfile": "profiles/a..b.json",
+                        },
+                    },
                     "lifecycle": {"preStop": {"httpGet": {"path": "/flush", "port": 2020}}},
                     "livenessProbe": {"httpGet": {"path": "/", "port": 2020}},
                     "volumeMounts": [
@@ -306,6 +336,10 @@ HOSTILE: tuple[Hostile, ...] = (
        f"{_SIDE}.securityContext.procMount"),
     _a("seccomp", sidecar(securityContext={"seccompProfile": {"type": "Unconfined"}}),
        f"{_SIDE}.securityContext.seccompProfile.type"),
+    *(_a(f"a seccomp profile at {path}", sidecar(securityContext={
+        "seccompProfile": {"type": "Localhost", "localhostProfile": path}}),
+         f"{_SIDE}.securityContext.seccompProfile.localhostProfile")
+      for path in ("../../x", "a/..", "/etc/x")),
     _a("SELinux", sidecar(securityContext={"seLinuxOptions": {"type": "spc_t"}}),
        f"{_SIDE}.securityContext.seLinuxOptions"),
     _a("privileged init", {"spec": {"initContainers": [
@@ -400,25 +434,16 @@ HOSTILE: tuple[Hostile, ...] = (
        f"{_ENGINE}.readinessProbe"),
     _a("another preStop", engine(lifecycle={"preStop": {"exec": {"command": ["true"]}}}),
        f"{_ENGINE}.lifecycle"),
-    _a("a variable of ours", engine(env=[{"name": "VLLM_PORT", "value": "1"}]),
-       f"{_ENGINE}.env[0].name"),
-    _a("code by a variable", engine(env=[{"name": "LD_PRELOAD", "value": "/mnt/x.so"}]),
-       f"{_ENGINE}.env[0].name"),
-    *(_a(f"code by {name}", engine(env=[{"name": name}]), f"{_ENGINE}.env[0].name")
-      for name in ("BASH_FUNC_x", "CC", "NCCL_NET_PLUGIN", "OPENSSL_CONF", "TRITON_PTXAS_PATH")),
-    *(_a(f"code by {path}", engine(volumeMounts=[{"name": "x", "mountPath": path}]),
-         f"{_ENGINE}.volumeMounts[0].mountPath")
-      for path in ("/etc/ssl", "/etc/pki/tls")),
+    *(_a(f"{name} of the engine", engine(env=[{"name": name, "value": "1"}]),
+         f"{_ENGINE}.env[0].name")
+      for name in ("HOME", "HF_TOKEN", "VLLM_PORT", "CUDA_VISIBLE_DEVICES",
+                   "NVIDIA_VISIBLE_DEVICES", "PROMETHEUS_MULTIPROC_DIR", "LWS_LEADER_ADDRESS")),
     _a("variables nobody names", engine(envFrom=[{"configMapRef": {"name": "c"}}]),
        f"{_ENGINE}.envFrom"),
-    _a("code by a mount", engine(volumeMounts=[
-        {"name": "more", "mountPath": "/usr/local/lib/python3.12/dist-packages/vllm"}]),
-       f"{_ENGINE}.volumeMounts[0].mountPath"),
-    _a("code by a mount that climbs", engine(volumeMounts=[
-        {"name": "more", "mountPath": "/mnt/../usr"}]),
-       f"{_ENGINE}.volumeMounts[0].mountPath"),
-    _a("a mount of ours", engine(volumeMounts=[{"name": "cache", "mountPath": "/mnt/x"}]),
-       f"{_ENGINE}.volumeMounts[0].name"),
+    *(_a(f"a mount of the engine at {path}", engine(volumeMounts=[
+        {"name": "more", "mountPath": path}]), f"{_ENGINE}.volumeMounts[0].mountPath")
+      for path in ("/cache", "/cache/", "/dev/shm", "/mnt/../cache",  # noqa: S108
+                   "/var/run/nvidia-container-devices/all")),
     _a("a volume of ours", {"spec": {"volumes": [{"name": "cache", "emptyDir": {}}]}},
        f"{_MORE}.name"),
     _a("a second engine", {"spec": {"initContainers": [a_container(name=ENGINE)]}},

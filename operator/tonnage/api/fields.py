@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
 from tonnage.api.base import RULES, Checked, rule
+from tonnage.api.pod_rules import rules
 from tonnage.units import hint, seconds
 
 _HUB_PART = "[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
@@ -193,15 +194,6 @@ _NAMES = Checked(
     (rule(f"self.all(name, name.matches('{_LABEL_NAME_PATTERN}'))", _SELECTOR_MESSAGE),),
 )
 NodeSelector = Annotated[dict[str, LabelValue], Field(max_length=16), _NAMES]
-RESERVED_LABELS = (
-    "(.*[.])?tonnage[.]dev/.*|app[.]kubernetes[.]io/(name|instance|managed-by)|pod-template-hash"
-)
-"""By which our objects are found."""
-RESERVED_ANNOTATIONS = (
-    "(.*[.])?tonnage[.]dev/.*|prometheus[.]io/(scrape|port|path)|"
-    "controller[.]kubernetes[.]io/pod-deletion-cost|(.*[.])?(apparmor|seccomp)[.]security[.].*"
-)
-"""What we write ourselves, and what used to loosen the confinement of a container."""
 AnnotationValue = Annotated[str, Field(max_length=1024)]
 
 
@@ -225,13 +217,13 @@ PodLabels = Annotated[
     dict[str, LabelValue],
     Field(max_length=16),
     _NAMES,
-    _not_reserved(RESERVED_LABELS, "label"),
+    _not_reserved(rules()["names"]["labels"], "label"),
 ]
 PodAnnotations = Annotated[
     dict[str, AnnotationValue],
     Field(max_length=16),
     _NAMES,
-    _not_reserved(RESERVED_ANNOTATIONS, "annotation"),
+    _not_reserved(rules()["names"]["annotations"], "annotation"),
 ]
 _SHARE_PATTERN = "^([1-9][0-9]{0,2}|[1-9][0-9]?%)$"
 _SHARE_MESSAGE = "must be a number of pods from 1 to 999, or a percentage from 1% to 99%"

@@ -117,7 +117,7 @@ def _mistake(value: Any, rule: Mapping[str, str]) -> str | None:
     if "only" in rule and not re.fullmatch(rule["only"], text):
         return f"must be {rule['only']}"
     if "not" in rule and re.fullmatch(rule["not"], text):
-        return f"must not be {text}: it is Tonnage's, runs code, or opens the node or its GPUs"
+        return f"must not be {text}: it is Tonnage's, or opens the node or its GPUs"
     return None
 
 

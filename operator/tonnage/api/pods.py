@@ -20,7 +20,7 @@ from tonnage.api.fields import (
     ResourceName,
 )
 from tonnage.api.hardware import Role
-from tonnage.api.pod_rules import PodTemplate
+from tonnage.api.pod_rules import PodTemplate, rules
 from tonnage.units import quantity
 
 _Key = Annotated[str, Field(pattern="^[-._A-Za-z0-9]{1,253}$", max_length=253)]
@@ -61,17 +61,14 @@ class PullSecret(ApiModel):
 
 
 _VARIABLE_PATTERN = "^[A-Za-z_][A-Za-z0-9_]{0,127}$"
-RESERVED_VARIABLES = (
-    "HOME|USER|PATH|ENV|BASH_ENV|HF_HOME|HF_TOKEN|GLIBC_TUNABLES|"
-    "PYTHON.*|(LD|VLLM|CUDA|NVIDIA|KUBERNETES|PROMETHEUS|TONNAGE_QUEUE)_.*"
-)
-"""What we set, what decides capacity, metrics or the GPUs that are seen, and what runs code."""
 _VARIABLE_MESSAGE = "must be a valid variable name, and not one that Tonnage or vLLM reserves"
 
 VariableName = Annotated[
     str,
     Field(max_length=128),
-    matches(_VARIABLE_PATTERN, _VARIABLE_MESSAGE, but=RESERVED_VARIABLES),
+    matches(
+        _VARIABLE_PATTERN, _VARIABLE_MESSAGE, but=rules()["values"]["engineEnv"]["name"]["not"]
+    ),
 ]
 
 
@@ -340,6 +337,11 @@ class Pods(ApiModel):
         _unique("topologySpreadConstraints", "topologyKey"),
         _unique("imagePullSecrets", "name"),
         _unique("env", "name"),
+        Rule(
+            "!has(self.compileCache) || self.compileCache == 'Pod' || has(self.modelCacheClaim)",
+            "compileCache Claim needs modelCacheClaim",
+            lambda it: it.compile_cache == "Pod" or it.model_cache_claim,
+        ),
     )
 
     template: PodTemplate | None = None
@@ -347,8 +349,12 @@ class Pods(ApiModel):
     variables merge by name. The engine's container is named vllm. Fields that Tonnage sets, or that
     give a pod access to the node or its GPUs, are refused; the error names the field."""
     model_cache_claim: ResourceName | None = None
-    """The PersistentVolumeClaim for weights and compile cache, mounted at /cache. If absent, each
-    pod downloads the weights and compiles again."""
+    """The PersistentVolumeClaim for the weights, mounted at /cache. If absent, each pod downloads
+    them."""
+    compile_cache: Literal["Pod", "Claim"] = "Pod"
+    """Where vLLM keeps what it compiles: in the pod (Pod), so that each pod compiles again, or on
+    the claim (Claim), for all pods that mount it. Engines run it as code: with Claim, whoever may
+    write the claim runs code in them."""
     hugging_face_token_secret: SecretKey | None = None
     """The Secret with the Hugging Face token that downloads the weights. Pods get it as HF_TOKEN;
     Tonnage never reads it."""

@@ -210,7 +210,7 @@ def deprecation(model: ModelDeployment) -> tuple[Reason, ...]:
         return ()
     named = f"deprecated, removed in 0.3: {', '.join(fields)}"
     instead = json.dumps(given_template(model.spec.pods))
-    message = f"{named}; use pods.template: {instead}, which replaces no pod"
+    message = f"{named}; use pods.template: {instead}, which makes the same pods"
     return (Reason(code=DEPRECATED, message=message),)
 
 
@@ -259,6 +259,7 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
         "volumeMounts": [
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - shared memory of NCCL
             {"name": "cache", "mountPath": "/cache"},
+            *([{"name": "tonnage", "mountPath": OWN}] if pods.model_cache_claim else ()),
         ],
     }
 
@@ -340,23 +341,42 @@ def _volumes(pods: Pods, figures: PodFigures) -> list[Manifest]:
     shm: Manifest = {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": size}}
     if pods.model_cache_claim:
         claim = {"claimName": pods.model_cache_claim}
-        return [shm, {"name": "cache", "persistentVolumeClaim": claim}]
+        own: Manifest = {"name": "tonnage", "emptyDir": {}}
+        return [shm, {"name": "cache", "persistentVolumeClaim": claim}, own]
     return [shm, {"name": "cache", "emptyDir": {}}]
+
+
+OWN: Final = "/tonnage"
+CLAIMED: Final = {"HF_MODULES_CACHE": f"{OWN}/modules", "PYTHONNOUSERSITE": "1"}
+"""Of pods with a claim. Modules of a model's repository would be below HF_HOME."""
+SHARED: Final = {
+    "VLLM_CACHE_ROOT": "/cache/vllm",
+    "FLASHINFER_WORKSPACE_BASE": "/cache/home",
+    "TRITON_CACHE_DIR": "/cache/home/.triton/cache",
+}
+"""Where what was compiled has been on claims since 0.1."""
 
 
 def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
     """Return the variables of the engine's container; ``more``: further plain ones.
 
+    On a claim, which others may write, are the weights: nothing that Python imports, and what was
+    compiled only where the spec asks for it. Without one /cache is the pod's own.
+
     Sources:
         [vllm-source] vllm/envs.py VLLM_API_KEY; entrypoints/openai/server_utils.py
-        AuthenticationMiddleware: paths that begin with /v1 ask for the key, no others.
+        AuthenticationMiddleware: paths that begin with /v1 ask for the key, no others;
+        VLLM_CACHE_ROOT: what torch.compile and DeepGEMM make.
     """
+    own = OWN if pods.model_cache_claim else "/cache"
     plain = {
-        "HOME": "/cache/home",
+        "HOME": f"{own}/home",
         "HF_HOME": "/cache/huggingface",
-        "VLLM_CACHE_ROOT": "/cache/vllm",
+        "VLLM_CACHE_ROOT": f"{own}/vllm",
         "USER": NAME_OF_ANY_USER,
         "LOGNAME": NAME_OF_ANY_USER,
+        **(CLAIMED if pods.model_cache_claim else {}),
+        **(SHARED if pods.compile_cache == "Claim" else {}),
         **more,
     }
     secrets = {

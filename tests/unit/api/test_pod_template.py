@@ -9,7 +9,6 @@ import yaml
 from bad_input import manifest
 from pod_fields import EVERY_POD_FIELD
 from pod_templates import HOSTILE, REAL, a_container, engine
-from tonnage.api.fields import RESERVED_ANNOTATIONS, RESERVED_LABELS
 from tonnage.api.objects import InvalidSpecError, parse_model_deployment
 from tonnage.api.pod_rules import HTTP_PORT, rules
 from tonnage.api.pod_template import (
@@ -19,7 +18,7 @@ from tonnage.api.pod_template import (
     merged,
     variables_in,
 )
-from tonnage.api.pods import DEPRECATED, RESERVED_VARIABLES, Pods
+from tonnage.api.pods import DEPRECATED, Pods
 
 ROOT = Path(__file__).parents[3]
 OURS = ROOT / "operator/tonnage/api/pod_rules.yaml"
@@ -71,25 +70,6 @@ def test_the_table_has_each_kind_that_it_names():
         for kind, names in table[part].items():
             assert {*names} <= table["fields"][kind].keys(), (part, kind)
     assert str(HTTP_PORT) == table["values"]["port"]["containerPort"]["not"]
-
-
-@pytest.mark.parametrize(
-    ("reserved", "kept"),
-    [
-        (rules()["names"]["labels"], RESERVED_LABELS),
-        (rules()["names"]["annotations"], RESERVED_ANNOTATIONS),
-    ],
-)
-def test_what_old_fields_refuse_is_refused_here(reserved, kept):
-    assert reserved.startswith(kept)
-
-
-@pytest.mark.parametrize("name", ["HOME", "PYTHONPATH", "VLLM_X", "LD_X", "CUDA_X", "HF_TOKEN"])
-def test_so_are_variables(name):
-    rule = rules()["values"]["engineEnv"]["name"]["not"]
-
-    assert re.fullmatch(RESERVED_VARIABLES, name)
-    assert re.fullmatch(rule, name)
 
 
 class TestMerging:

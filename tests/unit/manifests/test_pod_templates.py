@@ -232,7 +232,9 @@ class TestOldFields:
         old = made(**EVERY_POD_FIELD)
         model = a_model(pods=EVERY_POD_FIELD)
         [said] = deprecation(model)
-        text = said.message.partition("pods.template: ")[2].removesuffix(", which replaces no pod")
+        text = said.message.partition("pods.template: ")[2].removesuffix(
+            ", which makes the same pods"
+        )
         instead = json.loads(text)
         kept = {
             name: value

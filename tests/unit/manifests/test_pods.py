@@ -1,6 +1,10 @@
 """What the closed set of ``spec.pods`` becomes in a pod template, field by field."""
 
+import re
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import kubernetes_validate
 import pytest
@@ -49,6 +53,64 @@ def test_everything_at_once_as_yaml(golden):
 @pytest.mark.parametrize("field", sorted(EVERY_POD_FIELD))
 def test_each_field_stands_alone(field):
     kubernetes_validate.validate(made(**{field: EVERY_POD_FIELD[field]}), KUBERNETES, strict=True)
+
+
+CLAIMED = {"modelCacheClaim": "weights"}
+SHARED = {**CLAIMED, "compileCache": "Claim"}
+
+
+def values_of(**pods):
+    return {name: each.get("value", "") for name, each in environment(**pods).items()}
+
+
+def run_python(tmp_path, variables):
+    """Run Python with a claim that has a module which each start imports from the home."""
+    folders = {"/cache": tmp_path / "claim", "/tonnage": tmp_path / "pod"}
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    modules = folders["/cache"] / "home/.local/lib" / version / "site-packages"
+    modules.mkdir(parents=True)
+    (modules / "usercustomize.py").write_text("print('code of the claim')")
+    here = {name: re.sub("^/(cache|tonnage)", lambda it: str(folders[it[0]]), value)
+            for name, value in variables.items()}  # fmt: skip
+    program = Path(sys.base_prefix) / "bin/python3"  # a virtual environment has no folder of a user
+    ended = subprocess.run(  # noqa: S603
+        [program, "-c", "print('started')"], env=here, capture_output=True, text=True, check=True
+    )
+    return ended.stdout.splitlines()
+
+
+class TestAClaimThatOthersWrite:
+    def test_is_imported_where_it_is_the_home(self, tmp_path):
+        assert run_python(tmp_path, {"HOME": "/cache/home"}) == ["code of the claim", "started"]
+
+    @pytest.mark.parametrize("pods", [CLAIMED, SHARED])
+    def test_has_nothing_that_python_imports(self, tmp_path, pods):
+        assert run_python(tmp_path, values_of(**pods)) == ["started"]
+        assert run_python(tmp_path / "again", {**values_of(**pods), "HOME": "/cache/home"}) == [
+            "started"
+        ]
+
+    def test_has_the_weights_and_nothing_else(self):
+        on_the_claim = {name for name, value in values_of(**CLAIMED).items() if "/cache" in value}
+
+        assert on_the_claim == {"HF_HOME"}
+        assert {"name": "tonnage", "emptyDir": {}} in pod(**CLAIMED)["volumes"]
+
+    def test_has_what_is_compiled_where_the_spec_asks_for_it(self):
+        own, shared = values_of(**CLAIMED), values_of(**SHARED)
+
+        assert (own["VLLM_CACHE_ROOT"], shared["VLLM_CACHE_ROOT"]) == (
+            "/tonnage/vllm",
+            "/cache/vllm",
+        )
+        assert {name for name, value in shared.items() if "/cache" in value} == {
+            "HF_HOME", "VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR",
+        }  # fmt: skip
+
+    def test_is_what_a_folder_of_the_pod_is_without_one(self):
+        """Templates of before stay as they are: their folder is the pod's own."""
+        assert values_of(maxSurge=0)["HOME"] == "/cache/home"
+        assert {"name": "cache", "emptyDir": {}} in pod(maxSurge=0)["volumes"]
 
 
 class TestRolls:
