@@ -5,6 +5,7 @@ EVERY_POD_FIELD = {
     "nodeSelector": {"pool": "inference"},
     "tolerations": [{"key": "team", "value": "chat", "effect": "NoSchedule"}],
     "modelCacheClaim": "weights",
+    "compileCache": "Pod",
     "huggingFaceTokenSecret": {"name": "hugging-face"},
     "cpu": "8",
     "cpuLimit": "16",

@@ -9,11 +9,21 @@ from pathlib import Path
 import kubernetes_validate
 import pytest
 
-from fleet_builders import SITE, a_model, a_sizing
+from fleet_builders import (
+    SITE,
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_sizing,
+    a_state,
+)
 from pod_fields import EVERY_POD_FIELD, STORE
 from tonnage.api.objects import InvalidSpecError
+from tonnage.control.input.memory import Memory
+from tonnage.control.tick import tick
 from tonnage.manifests.children import deployment, spec_digest
-from tonnage.manifests.names import labels, selector
+from tonnage.manifests.names import TEMPLATE_ANNOTATION, labels, selector
 
 KUBERNETES = "1.33"
 
@@ -99,6 +109,7 @@ class TestAClaimThatOthersWrite:
     def test_has_what_is_compiled_where_the_spec_asks_for_it(self):
         own, shared = values_of(**CLAIMED), values_of(**SHARED)
 
+        assert spec_digest(a_model(pods=SHARED)) != spec_digest(a_model(pods=CLAIMED))
         assert (own["VLLM_CACHE_ROOT"], shared["VLLM_CACHE_ROOT"]) == (
             "/tonnage/vllm",
             "/cache/vllm",
@@ -106,6 +117,20 @@ class TestAClaimThatOthersWrite:
         assert {name for name, value in shared.items() if "/cache" in value} == {
             "HF_HOME", "VLLM_CACHE_ROOT", "FLASHINFER_WORKSPACE_BASE", "TRITON_CACHE_DIR",
         }  # fmt: skip
+
+    def test_is_the_home_of_pods_of_before_until_their_spec_changes(self):
+        live = a_deployment_body(a_model(pods=CLAIMED))
+        live["metadata"]["annotations"][TEMPLATE_ANNOTATION] = "of an earlier version"
+        [engine] = live["spec"]["template"]["spec"]["containers"]
+        engine["env"] = [{"name": "HOME", "value": "/cache/home"}]
+        stays, changes = (
+            tick(a_fleet(a_state(a_manifest(pods=CLAIMED, **more), live=live)), Memory()).writes
+            for more in ({}, {"contextLength": 16_384, "generation": 2})
+        )
+
+        assert [each.template for each in stays if each.template] == []
+        [engine] = changes[0].template["spec"]["template"]["spec"]["containers"]
+        assert {"name": "HOME", "value": "/tonnage/home"} in engine["env"]
 
     def test_is_what_a_folder_of_the_pod_is_without_one(self):
         """Templates of before stay as they are: their folder is the pod's own."""
@@ -130,7 +155,11 @@ class TestRolls:
         ) == spec_digest(plain)
 
     @pytest.mark.parametrize(
-        "field", sorted(EVERY_POD_FIELD.keys() - {"disruptionBudget", "maxSurge", "networkPolicy"})
+        "field",
+        sorted(
+            EVERY_POD_FIELD.keys()
+            - {"compileCache", "disruptionBudget", "maxSurge", "networkPolicy"}
+        ),
     )
     def test_every_other_field_changes_both(self, field):
         assert template(**{field: EVERY_POD_FIELD[field]}) != template()
