@@ -128,7 +128,8 @@ def _with_refusal(
 
 
 def _without_wait(found: Assessment) -> Assessment:
-    sizing = replace(found.memory.sizing, waiting_since_s=None)
+    generation = found.state.view.generation
+    sizing = replace(found.memory.sizing, waiting_since_s=None, generation=generation)
     return replace(found, memory=replace(found.memory, sizing=sizing))
 
 
@@ -270,7 +271,11 @@ def _with_load(
     if found.state.deployment is None and not is_made:
         planned = planned_split(chosen.model, chosen.sizing.parallelism)
         learned = replace(learned, planned_split=planned)
-    sizing = SizingMemory(asked_speed=chosen.belief.asked, better_asked=chosen.better_asked)
+    sizing = SizingMemory(
+        asked_speed=chosen.belief.asked,
+        better_asked=chosen.better_asked,
+        generation=found.state.view.generation,
+    )
     schedules, lead = chosen.model.spec.scaling.schedules, lead_s(learned, fleet.settings)
     events = events_within(schedules, now_s=fleet.now_s, lead_s=lead)
     memory = replace(found.memory, sizing=sizing, goodput=goodput, posterior=learned)

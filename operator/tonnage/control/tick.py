@@ -42,7 +42,7 @@ from tonnage.control.learn.believed import Lesson, learn_from, observation
 from tonnage.control.observe.ownership import may_act, own_only
 from tonnage.control.observe.queue import with_settled_queue
 from tonnage.control.report.status import memory_from_status, report
-from tonnage.control.size.fair_order import search_in_fair_order
+from tonnage.control.size.fair_order import changed_before_others, search_in_fair_order
 from tonnage.control.write.writes import Writes, fate, with_object_results, writes_for
 from tonnage.estimate.budget import Ledger, with_past
 from tonnage.estimate.forecast import NOTHING_KEPT, History
@@ -58,6 +58,8 @@ class TickResult:
     writes: tuple[Writes, ...]
     memory: Memory
     faults: tuple[Fault, ...]
+    is_searching: bool
+    """Searches were begun, and some did not end: another tick goes on with them."""
 
 
 def tick(
@@ -66,17 +68,20 @@ def tick(
     *,
     settled: Mapping[str, Assessment] = MappingProxyType({}),
     on_search: OnSearch = keep_searching,
-    begin: OnSearch = keep_searching,
+    on_changed: OnSearch | None = None,
 ) -> TickResult:
     """Return the outcome of a tick. A bug in one object's part must not stop the others.
 
     ``settled``: what the last tick found, by UID, where engines have said nothing since: an object
     about which nothing changed is as it was. ``on_search``: called before each run of the engine
-    model, and before each search; ``begin``: before each search alone. Where one raises
-    SearchAbandonedError, the object keeps what runs until the search ends in a later tick.
+    model, and before each search; ``on_changed``: instead, for changed specs while others wait, as
+    what comes first must leave time. Where one raises SearchAbandonedError, the object keeps what
+    runs until the search ends in a later tick.
     """
-    asker = SizingCache(memory.answers, on_search, begin)
-    found = assess_fleet(fleet, memory.objects, asker, settled)
+    asker = SizingCache(memory.answers, on_search)
+    if fleet.now_s < memory.at_s:
+        settled, memory = {}, replace(memory, learned_at_s={})
+    found = assess_fleet(fleet, memory, asker, settled, on_changed)
     decided = [each for each in found if settled.get(each.state.view.uid) is not each]
     is_whole = len(decided) == len(found)
     bugs = [
@@ -99,24 +104,29 @@ def tick(
             objects={each.state.view.uid: each.memory for each in found} | remembered,
             calibrations=lesson.known,
             learned_at_s=lesson.asked_at_s,
+            at_s=fleet.now_s,
             answers=asker.all_answers if is_whole else {**memory.answers, **asker.answers},
         ),
         faults=(*bugs, *unlearned, *unwritten),
+        is_searching=asker.num_searched > 0
+        and any(each.memory.sizing.waiting_since_s is not None for each in found),
     )
 
 
 def assess_fleet(
     fleet: Fleet,
-    objects: Mapping[str, ObjectMemory],
+    memory: Memory,
     asker: SizingCache | None = None,
     settled: Mapping[str, Assessment] = MappingProxyType({}),
+    on_changed: OnSearch | None = None,
 ) -> tuple[Assessment, ...]:
-    """Take every object through the steps up to a decision; ``objects``: remembered, by UID."""
+    """Take every object through the steps up to a decision."""
     asker = asker or SizingCache()
+    on_search = asker.on_search
     may_adopt = fleet.settings.mode == "full"
     owned = (own_only(each, may_adopt=may_adopt) for each in fleet.models)
-    queued = (with_settled_queue(each, objects.get(each.view.uid)) for each in owned)
-    fleet, known = _recall(replace(fleet, models=tuple(queued)), objects)
+    queued = (with_settled_queue(each, memory.objects.get(each.view.uid)) for each in owned)
+    fleet, known = _recall(replace(fleet, models=tuple(queued)), memory)
     states = {state.view.uid: state for state in fleet.models}
     same = {
         uid: each
@@ -124,34 +134,36 @@ def assess_fleet(
         if each.state == states.get(uid) and uid not in fleet.pasts
     }
 
+    bounded = changed_before_others(fleet.models, known) if on_changed else frozenset()
+
     def sized(state: ModelState) -> Assessment:
-        memory = known[state.view.uid]
+        own = known[state.view.uid]
+        asker.on_search = on_changed if on_changed and own.uid in bounded else on_search
         if state.bug:
-            return assessment_with_bug(state, memory, state.bug)
-        return _or_bug(partial(size_object, state, fleet, memory, asker), state, memory)
+            return assessment_with_bug(state, own, state.bug)
+        return _or_bug(partial(size_object, state, fleet, own, asker), state, own)
 
     sizings = {
         uid: same.get(uid) or sized(state)
         for state in search_in_fair_order(fleet.models, known)
         if (uid := state.view.uid)
     }
+    asker.on_search = on_search
     return _decided_in_turn(_with_blackouts(sizings, fleet) | same, fleet, known, asker, same)
 
 
-def _recall(
-    fleet: Fleet, objects: Mapping[str, ObjectMemory]
-) -> tuple[Fleet, Mapping[str, ObjectMemory]]:
+def _recall(fleet: Fleet, memory: Memory) -> tuple[Fleet, Mapping[str, ObjectMemory]]:
     """Return what is remembered of each object; of one that cannot be recalled the bug is noted.
 
-    Where the clock was set back an object is watched anew, beside the same writers.
+    Where the clock was set back all are watched anew, beside the same writers.
     """
     known, models = dict[str, ObjectMemory](), list[ModelState]()
     for state in fleet.models:
         uid = state.view.uid
         try:
-            before = objects.get(uid)
+            before = memory.objects.get(uid)
             seen = before or _first_sight(state, fleet)
-            if any(each.at_s > fleet.now_s for each in seen.decided.recent_needs[-1:]):
+            if before and fleet.now_s < memory.at_s:
                 seen = replace(_first_sight(state, fleet), writers=seen.writers)
             if past := fleet.pasts.get(uid):
                 ledger = with_past(seen.goodput.ledger, past.ledger, now_s=fleet.windows_end_s)

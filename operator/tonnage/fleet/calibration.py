@@ -12,6 +12,7 @@ from typing import Final
 from tonnage.api.status import Reason
 from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
+from tonnage.control.input.times import age_s
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.stored import (
     BEFORE,
@@ -54,6 +55,8 @@ class CalibrationConfigMap:
         self._held = Calibrations()
         self._tried_at_s = 0.0
         self._is_read = False
+        self._unread: str | None = None
+        """What is there and cannot be read."""
         self._corrupted: str | None = None
         self._found: Reason | None = None
         self._failed: Reason | None = None
@@ -82,7 +85,7 @@ class CalibrationConfigMap:
         there is no later time for it, so that it is now, however little moved.
         """
         kept = known
-        if is_last or now_s - self._tried_at_s >= INTERVAL_S:
+        if is_last or age_s(self._tried_at_s, now_s) >= INTERVAL_S:
             kept = self._keep(known, now_s, live, operator.ne if is_last else has_moved)
         self.problem = self._told_now(now_s)
         return kept
@@ -94,7 +97,8 @@ class CalibrationConfigMap:
         live: Mapping[str, str],
         moved: Callable[[Calibrations, Calibrations], bool],
     ) -> Calibrations:
-        if not self._is_read:
+        is_unread = self._unread is not None and self._mended_at_s is None
+        if is_unread or not self._is_read:  # somebody may have mended it, or taken it away
             known = _merge(self._read(), known)
         if not self._is_read:
             self._tried_at_s = now_s
@@ -136,11 +140,16 @@ class CalibrationConfigMap:
         """Read a part; one that cannot be is told, and a shard of the version before is dropped."""
         stored = self._kube.get(CONFIG_MAPS.path(self._namespace, name)) or {}
         text = (stored.get("data") or {}).get(KEY)
+        if name == NAME and self._unread is not None:
+            if text == self._unread:
+                return Loaded(calibrations=Calibrations())
+            self._found = self._corrupted = self._unread = None
         try:
             return load(text) if text else Loaded(calibrations=Calibrations(), version=0)
         except (NewerStateError, CorruptedStateError) as error:
             if name != NAME:
                 return Loaded(calibrations=Calibrations(), num_dropped=1)
+            self._unread = text
             if isinstance(error, NewerStateError):
                 message = f"{error}: it is not changed, and nothing is saved"
                 self._found = _told("NewerVersion", message)
@@ -178,7 +187,9 @@ class CalibrationConfigMap:
     def _told_now(self, now_s: float | None = None) -> Reason | None:
         """Return what is wrong; what was mended is reported for an hour."""
         mended_at_s = self._mended_at_s
-        is_past = now_s is not None and mended_at_s is not None and now_s - mended_at_s >= TOLD_S
+        is_past = (
+            now_s is not None and mended_at_s is not None and age_s(mended_at_s, now_s) >= TOLD_S
+        )
         found = self._found if not is_past else None
         problems = [each for each in (found, self._failed) if each]
         if not problems:

@@ -18,6 +18,7 @@ from tonnage.cluster.kube import (
     Resource,
 )
 from tonnage.cluster.pages import reduce_object
+from tonnage.control.input.times import age_s
 from tonnage.fleet.background import BackgroundTask, unheard
 from tonnage.fleet.bounded import slim_model
 from tonnage.fleet.logs import Line
@@ -93,7 +94,7 @@ class Lists:
             KubernetesError: the API server fails, or lets us read no namespace at all.
         """
         self._look(now_s)
-        since_s = now_s - self.checked_at_s
+        since_s = age_s(self.checked_at_s, now_s)
         if self.work.is_free and (since_s >= RELIST_S or self.store.has_gap.is_set()):
             self.store.has_gap.clear()
             self.work.begin(self._reconcile)
@@ -116,7 +117,7 @@ class Lists:
 
         What cannot be asked is as it was. They are gone when two ticks in a row say so.
         """
-        if 0 <= now_s - self.looked_at_s < LOOK_S:
+        if age_s(self.looked_at_s, now_s) < LOOK_S:
             return
         self.looked_at_s = now_s
         try:

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -32,10 +31,12 @@ from tonnage.fleet.store import Key, Owner, Store
 from tonnage.fleet.write_queue import BURST_S
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SearchAbandonedError
-from tonnage.sizing.plan import OnSearch
 from tonnage.units import format_s
 
 LOG = logging.getLogger("tonnage.loop")
+CHANGED_SHARE = 1 / 2
+"""Of the time for searches, for changed specs while others wait: these come first, and leave the
+rest to whoever waits, however often somebody edits."""
 LEAST_PACES = 3
 PACE_TICKS = 6
 """Of which the usual time between two ticks is taken: one that is late says nothing of it."""
@@ -85,6 +86,8 @@ class Loop:
     """By what it was decided, beside what is about each."""
     _is_complete: bool = True
     """False: the last tick failed."""
+    _is_searching: bool = False
+    """Searches of the last tick are to go on."""
 
     def start_leading(self) -> None:
         """Take up what was learned before, as far as it can be read."""
@@ -110,18 +113,20 @@ class Loop:
         with self.step("decide"):
             settled, self._settled = self._settled if self._shared == fleet.shared else {}, {}
             self.ticked_at_s.extend([] if settled else [now_s])
+            search_time = SearchTime(budget_s=self.settings.search_budget_s, clock=self.clock)
             outcome = tick(
                 fleet,
                 self.memory,
                 settled=settled,
-                on_search=within(self.settings.search_budget_s, self.clock),
-                begin=until(self.store.asked),
+                on_search=search_time.on_search,
+                on_changed=search_time.on_changed,
             )
         _log(outcome, fleet)
         self._log_blackouts(outcome)
         with self.step("act"):
             results = self.writer.act(outcome.writes, now=rfc3339(now_s))
         self.memory = with_results(outcome, results, before=self.memory, now_s=now_s)
+        self._is_searching = outcome.is_searching
         self._settled, self._shared = settled_in(outcome, results, self.memory), fleet.shared
         if self.past:
             self.past.found.clear()
@@ -142,10 +147,13 @@ class Loop:
     def pause_s(self) -> float:
         """Return how long to wait for news: less where writes wait for their turn.
 
-        Answers that are under way are waited for in the next tick; one that failed is no hurry.
+        Not at all where searches do, and went on in this tick. Answers that are under way are
+        waited for in the next tick; one that failed is no hurry.
         """
         if not self._is_complete:
             return self.settings.tick_s
+        if self._is_searching:
+            return 0.0
         longest_s = BURST_S if self.num_held else self.settings.tick_s
         return min(longest_s, self.observer.rounds.due_in_s)
 
@@ -162,7 +170,6 @@ class Loop:
         if news.is_set():
             self.gather()
         news.clear()  # what is observed now has all of it
-        self.store.asked.clear()
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(
@@ -232,31 +239,26 @@ def pace_s(ticked_at_s: Sequence[float]) -> float:
     return float(median(apart_s)) if len(apart_s) >= LEAST_PACES else 0.0
 
 
-def within(budget_s: float, clock: Callable[[], float]) -> OnSearch:
-    """Return what ends the searches of a tick when their time, from now on, is spent."""
-    end_s = clock() + budget_s
+@dataclass(slots=True, kw_only=True)
+class SearchTime:
+    """The time of a tick for searches, which counts from the first of them on."""
 
-    def on_search() -> None:
-        if clock() >= end_s:
-            raise SearchAbandonedError(f"{format_s(budget_s)} of each tick are for searches")
+    budget_s: float
+    clock: Callable[[], float]
+    begun_s: float | None = None
 
-    return on_search
+    def on_search(self) -> None:
+        self._end_after(self.budget_s, "searches")
 
+    def on_changed(self) -> None:
+        what = "searches of specs that changed while others wait"
+        self._end_after(CHANGED_SHARE * self.budget_s, what)
 
-def until(asked: threading.Event) -> OnSearch:
-    """Return what begins no search but the first of a tick once somebody asks for something.
-
-    The change waits for the end of the tick. A search that has begun ends: else none might.
-    """
-    has_begun = False
-
-    def begin() -> None:
-        nonlocal has_begun
-        if has_begun and asked.is_set():
-            raise SearchAbandonedError("a ModelDeployment has changed, which is looked at first")
-        has_begun = True
-
-    return begin
+    def _end_after(self, most_s: float, what: str) -> None:
+        now_s = self.clock()
+        self.begun_s = now_s if self.begun_s is None else self.begun_s
+        if now_s - self.begun_s >= most_s:
+            raise SearchAbandonedError(f"{format_s(most_s)} of each tick are for {what}")
 
 
 def _log(outcome: TickResult, fleet: Fleet) -> None:

@@ -6,7 +6,7 @@ A few objects of one namespace at a time: what fails costs those alone, for ten 
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Final
@@ -91,7 +91,7 @@ class PastReader:
         self.found, self._due_s = {}, {}
         self._answers, self._work = SimpleQueue(), BackgroundTask(self.start)
 
-    def look(self, models: Iterable[ModelState], now_s: float) -> frozenset[str]:
+    def look(self, models: Collection[ModelState], now_s: float) -> frozenset[str]:
         """Take over what came, and ask what is due; return the UIDs that have no answer yet.
 
         Where the clock was set back, objects are watched anew, and asked about anew.
@@ -99,6 +99,8 @@ class PastReader:
         if now_s < self._looked_at_s:
             self.begin(now_s)
         self._looked_at_s = now_s
+        present = {each.view.uid for each in models}
+        self._due_s = {uid: due_s for uid, due_s in self._due_s.items() if uid in present}
         sought = [
             _sought(each.view, each.model)
             for each in models

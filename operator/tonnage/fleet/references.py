@@ -25,6 +25,7 @@ from tonnage.cluster.calls import WorldError
 from tonnage.cluster.kube import CONFIG_MAPS, KubeApi, Resource
 from tonnage.cluster.pages import MOST_OBJECT_BYTES
 from tonnage.control.input.state import NO_CONFIG, DeploymentView, ModelView
+from tonnage.control.input.times import age_s
 from tonnage.control.size.fair_order import round_robin
 from tonnage.fleet.children import RESOURCES
 from tonnage.fleet.logs import Line
@@ -143,7 +144,7 @@ class Referenced(Generic[At, Part]):
         if self.is_missing(part) and not is_news:
             ticks = max(1.0, self.num_missing[place[0]] / MOST_READS)
             again_s = min(AGE_S, ticks * self.tick_s)
-        if at_s != now_s and not 0 <= now_s - at_s < again_s:
+        if at_s != now_s and age_s(at_s, now_s) >= again_s:
             part = self._look(place, part)
             self._read[place] = now_s, part
         return part
@@ -301,7 +302,7 @@ class UnlabelledWorkloads:
     def _in_turn(self, needed: Set[Key], now_s: float) -> list[Key]:
         """Return, of each namespace, what was read longest ago, then the next."""
         read_s = {key: self._read.get(key, NEVER)[0] for key in needed}
-        due = (k for k in needed if k in self.names or not 0 <= now_s - read_s[k] < ABSENT_S)
+        due = (k for k in needed if k in self.names or age_s(read_s[k], now_s) >= ABSENT_S)
         oldest = sorted(due, key=lambda key: (read_s[key], key))
         return round_robin(oldest, namespace=itemgetter(0))
 

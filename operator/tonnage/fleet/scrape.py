@@ -105,7 +105,7 @@ def _together(num_pods: Mapping[str, int]) -> Iterator[Sequence[str]]:
 
 def still_alone(alone: Alone, now_s: float) -> dict[str, float]:
     """Return who is queried alone now, and until when."""
-    return {name: until_s for name, until_s in alone.items() if now_s < until_s}
+    return {name: until_s for name, until_s in alone.items() if 0 < until_s - now_s <= ALONE_S}
 
 
 def alone_after(

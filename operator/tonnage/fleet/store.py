@@ -145,8 +145,6 @@ class Store:
         """Set when a watch begins without a version: what happened before is found by a list."""
         self.changed = threading.Event()
         """Set when a view changed in a way that a decision can depend on."""
-        self.asked = threading.Event()
-        """Set with it where that is a ModelDeployment: somebody waits for what becomes of it."""
 
     def serve(self, deployments: Container[Key], owners: Container[Owner]) -> None:
         """Be woken by these Deployments and their pods alone, beside the objects themselves.
@@ -182,8 +180,6 @@ class Store:
             if isinstance(view, ReplicaSetView):
                 self._deployment_uids[view.namespace, view.uid] = view.deployment_uid
             is_news = is_news and self._is_served(kind, view)
-        if is_news and kind is Kind.MODEL:
-            self.asked.set()
         if is_news:
             self.changed.set()
 

@@ -23,7 +23,7 @@ from tonnage.control.input.writers import WriteKind
 from tonnage.control.size.fair_order import round_robin
 from tonnage.control.write.writes import Writes
 from tonnage.fleet.background import BackgroundTask, Start, run_inline
-from tonnage.units import format_s
+from tonnage.units import HOUR_S, format_s
 
 BURST_S: Final = 5.0
 """So much time's writes may be made at once; where some are left, the next tick comes so soon."""
@@ -39,6 +39,8 @@ PATIENCE_S: Final = 2.0
 """For an answer. A phase in which all that is still waited for is later than that is over."""
 SLOW_SHARE: Final = 1 / 8
 """Of that, for an answer where the last one was late: enough for a namespace that is well again."""
+LATE_S: Final = HOUR_S / 2
+"""For so long at most it is remembered that an answer was late."""
 PHASE_S: Final = 10.0
 """After which a phase begins no more, though answers come."""
 Item = tuple[str, WriteKind]
@@ -94,6 +96,7 @@ class Pool:
             """Return when what was late of an object was begun: one that hangs delays no other."""
             return self._slow.get((each.namespace, kind), {}).get(each.uid, -math.inf)
 
+        self._forget_late()
         waiting = {(each.uid, kind): each for each in sorted(todo, key=late_at_s)}
         awaited, failed = set[Item](), dict[Item, WorldError]()
         end_s = self.clock() + PHASE_S
@@ -118,6 +121,15 @@ class Pool:
         """Take over what failed after nobody waited for it any more: what it says of the server."""
         ended, self._late = self._late, []
         return ended
+
+    def _forget_late(self) -> None:
+        """Forget who was late long ago, and may be gone."""
+        since_s = self.clock() - LATE_S
+        recent = (
+            (place, {uid: at_s for uid, at_s in late.items() if at_s > since_s})
+            for place, late in self._slow.items()
+        )
+        self._slow = {place: late for place, late in recent if late}
 
     def _note_late(self, item: Item, begun: InFlight) -> None:
         self._slow.setdefault(begun.place, {})[item[0]] = begun.at_s

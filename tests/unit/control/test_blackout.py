@@ -54,7 +54,7 @@ def assessed(states, *, since_s=None, **changes):
         )
         for number, state in enumerate(states)
     }
-    return assess_fleet(a_fleet(*states, **changes), memories)
+    return assess_fleet(a_fleet(*states, **changes), Memory(objects=memories))
 
 
 def replicas(found):

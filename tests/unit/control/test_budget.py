@@ -299,3 +299,28 @@ class TestLearnedSpeed:
         memory, far = self.asked(memory, 0.7445)
 
         assert (first, near, far) == (0.70, 0.70, 0.7445)
+
+
+class TestWhatGoesOn:
+    """Whether another tick at once would end a search: else none is worth its time."""
+
+    def test_is_a_search_that_was_begun(self):
+        fleet = a_fleet(new("a"))
+        first = tick(fleet, Memory(), on_search=after(2))
+
+        assert waiting(first) == ["a"]
+        assert first.is_searching
+        assert not tick(later(fleet, 1), first.memory).is_searching
+
+    def test_is_none_that_found_no_time(self):
+        assert not tick(a_fleet(new("a")), Memory(), on_search=SPENT).is_searching
+
+    def test_is_none_of_an_object_that_cannot_be_read_meanwhile(self):
+        fleet = a_fleet(new("a"))
+        first = tick(fleet, Memory(), on_search=after(2))
+        unread = replace(later(fleet, 1), unlisted={"serving": "forbidden"})
+
+        second = tick(unread, first.memory)
+
+        assert second.memory.objects["uid-of-a"].sizing.waiting_since_s is not None
+        assert not second.is_searching

@@ -2,7 +2,7 @@
 
 from fleet_builders import NOW_S, a_fleet, a_manifest, a_memory, a_state
 from tonnage.control.input.memory import Memory
-from tonnage.control.size.fair_order import search_in_fair_order
+from tonnage.control.size.fair_order import changed_before_others, search_in_fair_order
 from tonnage.control.tick import tick
 from tonnage.sizing.errors import SearchAbandonedError
 
@@ -14,12 +14,17 @@ def a_plan(name, namespace, *, context=8192):
     return a_state(body, replicas=None)
 
 
-def order(waiting):
-    """Names of objects in turn; ``waiting``: (namespace, name, since when it waits)."""
+def order(waiting, *, changed=()):
+    """Names of objects in turn; ``waiting``: (namespace, name, since when it waits).
+
+    ``changed``: names of those whose spec has no answer yet.
+    """
     states = [a_plan(name, namespace) for namespace, name, _ in waiting]
     objects = {
-        state.view.uid: a_memory(state, waiting_since_s=since_s)
-        for state, (_, _, since_s) in zip(states, waiting, strict=True)
+        state.view.uid: a_memory(
+            state, waiting_since_s=since_s, generation=0 if name in changed else 1
+        )
+        for state, (_, name, since_s) in zip(states, waiting, strict=True)
     }
     return "".join(each.view.name for each in search_in_fair_order(states, objects))
 
@@ -32,6 +37,28 @@ def test_namespaces_take_turns():
     crowd = [("blue", name, 10) for name in "abcd"]
 
     assert order([*crowd, ("green", "x", 500), ("red", "y", None)]) == "axybcd"
+
+
+def test_what_changed_comes_first():
+    waiting = [("blue", "a", 10), ("blue", "b", None), ("blue", "c", 30), ("green", "x", 5)]
+
+    assert order(waiting, changed=["b"]) == "bxac"
+    assert order(waiting, changed=["b", "c"]) == "cxba"
+
+
+def test_who_changes_many_leaves_each_namespace_its_turn():
+    edited = [("blue", name, None) for name in "abcd"]
+
+    assert order([*edited, ("green", "x", 5), ("green", "y", 5)], changed="abcd") == "axbycd"
+
+
+def test_changes_leave_time_where_others_wait_alone():
+    first, second = a_plan("a", "blue"), a_plan("b", "green")
+    fresh = {each.view.uid: a_memory(each, generation=0) for each in (first, second)}
+    waits = a_memory(second, generation=1, waiting_since_s=5.0)
+
+    assert changed_before_others([first, second], fresh) == frozenset()
+    assert changed_before_others([first, second], fresh | {waits.uid: waits}) == {first.view.uid}
 
 
 def test_a_crowd_of_one_namespace_does_not_hold_up_another():

@@ -160,7 +160,7 @@ def test_a_bug_in_learning_from_one_object_stops_neither_its_scaling_nor_the_oth
         load=3,
     )
     fleet = a_fleet(apart, running("b", load=3))
-    [heard, _] = [observation(each) for each in assess_fleet(fleet, {})]
+    [heard, _] = [observation(each) for each in assess_fleet(fleet, Memory())]
 
     outcome = tick(fleet, Memory(learned_at_s={heard.speed: "a bug"}))
     next_one = tick(replace(fleet, now_s=NOW_S + 15), replace(outcome.memory, learned_at_s={}))
@@ -218,7 +218,7 @@ def test_what_one_object_grows_by_the_next_cannot_have():
     planned = a_sizing().replicas
     budget = {"max_gpus": 2 * planned + 2}
 
-    first, second = assess_fleet(a_fleet(*states, settings=budget), {})
+    first, second = assess_fleet(a_fleet(*states, settings=budget), Memory())
 
     assert (first.decision.replicas, second.decision.replicas) == (planned, 1)
     assert second.decision.limited_by == "GPUBudget"

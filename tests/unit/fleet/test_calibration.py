@@ -12,7 +12,7 @@ from tonnage.cluster.calls import KubernetesError
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
 from tonnage.fleet.calibration import CalibrationConfigMap
-from tonnage.units import KIB
+from tonnage.units import DAY_S, KIB
 
 PREFIX = "/api/v1/namespaces/tonnage-system/configmaps/tonnage-calibration"
 SHARED = PREFIX
@@ -243,6 +243,26 @@ class TestTheVersionBefore:
         assert kube.writes == []
 
 
+class TestAClockThatWasSetBack:
+    def test_saves_what_moved_at_once(self):
+        kube = KubeDouble()
+        store = a_store(kube)
+        loaded(store)
+        keep(store, KNOWN)
+
+        keep(store, faster(KNOWN, 1.1), after_s=-DAY_S)
+
+        assert loaded(a_store(kube)).calibrations == faster(KNOWN, 1.1)
+
+    def test_and_forward_and_back_tells_what_was_mended_for_no_day(self):
+        kube = KubeDouble([(PREFIX, a_config_map("not JSON"))])
+        store = a_store(kube)
+        loaded(store)
+        keep(store, KNOWN, after_s=DAY_S)
+
+        assert keep(store, KNOWN).problem is None
+
+
 class TestANewerState:
     TEXT = '{"version": 5, "constants": "as nobody knows yet"}'
 
@@ -302,6 +322,18 @@ class TestACorruptedState:
             "learning starts again, a copy goes to tonnage-calibration-corrupt-0",
         )
         assert (mended, hour) == (told, [told, None])
+
+    @pytest.mark.parametrize("version", ["not JSON", '{"version": 99}'])
+    def test_is_told_no_more_once_it_is_deleted(self, version):
+        kube = KubeDouble([(PREFIX, a_config_map(version))])
+        store = a_store(kube)
+        before = loaded(store).problem
+        assert keep(store, Calibrations(), after_s=30).problem == before
+        del kube.objects[PREFIX]
+
+        assert keep(store, Calibrations(), after_s=90).problem is None
+        assert keep(store, KNOWN, after_s=150).problem is None
+        assert loaded(a_store(kube)).calibrations == KNOWN
 
     def test_stays_while_there_is_no_copy_of_it(self, kube):
         before = text_of(kube)

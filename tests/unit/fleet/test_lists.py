@@ -9,6 +9,7 @@ from tonnage.cluster.kube import MODEL_DEPLOYMENTS
 from tonnage.fleet.background import BackgroundTask
 from tonnage.fleet.lists import LONGEST_UNLISTED_S, RELIST_S, WAIT_S, Lists
 from tonnage.fleet.store import Store
+from tonnage.units import DAY_S
 
 
 class DoneWhenWaitedFor(BackgroundTask):
@@ -75,6 +76,17 @@ class TestWaiting:
         lists.check(NOW_S + 120)
         assert names(lists) == ["llama"]
         assert begun == [], "read once"
+
+
+def test_a_clock_that_was_set_back_makes_them_due():
+    lists = some_lists()
+    lists.check(NOW_S)
+    lists.kube.put(MODEL_DEPLOYMENTS.path("serving", "mixtral"), a_manifest("mixtral"))
+
+    lists.check(NOW_S - DAY_S)
+
+    assert names(lists) == ["llama", "mixtral"]
+    assert lists.checked_at_s == NOW_S - DAY_S
 
 
 class StillUnderWay(BackgroundTask):

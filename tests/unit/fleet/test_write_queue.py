@@ -1,5 +1,6 @@
 """Writes side by side: what gets no answer holds up nothing but itself."""
 
+import math
 import threading
 
 import pytest
@@ -109,7 +110,7 @@ class TestAPool:
         assert queue.run(WriteKind.TEMPLATE, server.write, some("good", 20)) == {}
 
     def test_waits_for_other_writes_of_a_namespace_of_which_one_kind_hung(self, server, pool):
-        pool._slow["evil", STATUS] = {}
+        pool._slow["evil", STATUS] = {"another": math.inf}
         server.hanging = set()
 
         assert pool.run(WriteKind.TEMPLATE, server.write, some("evil", 9)) == {}
@@ -117,7 +118,7 @@ class TestAPool:
     def test_gives_one_writer_to_each_namespace_that_hung_before(self, server, pool):
         server.hanging = {f"evil-{number}" for number in range(NUM_WRITERS - 1)}
         for name in sorted(server.hanging):
-            pool._slow[name, STATUS] = {}
+            pool._slow[name, STATUS] = {"another": math.inf}
 
         herd = [each for name in sorted(server.hanging) for each in some(name, 50)]
         failed = pool.run(STATUS, server.write, [*herd, *some("good", 20)])
@@ -128,7 +129,7 @@ class TestAPool:
     def test_waits_a_moment_for_those_until_an_answer_comes_in_time_again(self, server):
         now = [0.0]
         pool = Pool(start=beside, patience_s=0.4, clock=lambda: now[0])
-        pool._slow["evil", STATUS] = {}
+        pool._slow["evil", STATUS] = {"another": math.inf}
 
         def write(writes):
             now[0] += 0.1  # more than the moment, less than patience
@@ -142,7 +143,7 @@ class TestAPool:
         assert pool.run(STATUS, server.write, some("evil", 9)) == {}
 
     def test_counts_what_was_done_as_done_where_the_last_answer_was_late(self, server, pool):
-        pool._slow["evil", STATUS] = {}
+        pool._slow["evil", STATUS] = {"another": math.inf}
         server.hanging = set()
 
         assert pool.run(STATUS, server.write, some("evil", 9)) == {}

@@ -130,6 +130,8 @@ class SizingMemory:
     better_asked: FlagSearchResult | None = None
     waiting_since_s: float | None = None
     """Since when the object waits for a search to end; None: it has its answer."""
+    generation: int | None = None
+    """Of the last spec that had one; None: none did."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,5 +315,7 @@ class Memory:
     calibrations: Calibrations = field(default_factory=Calibrations)
     learned_at_s: Mapping[Scope, float] = field(default_factory=dict)
     """When each speed was last asked for evidence: windows do not overlap."""
+    at_s: float = 0.0
+    """When the tick that left it began: no time in it is later."""
     answers: Answers = field(default_factory=dict)
     """Of sizing, to what was asked of late."""

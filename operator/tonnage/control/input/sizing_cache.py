@@ -45,9 +45,8 @@ class SizingCache:
         self,
         last: Answers | None = None,
         on_search: OnSearch = keep_searching,
-        begin: OnSearch = keep_searching,
     ) -> None:
-        self._last, self._between, self._begin = dict(last or {}), on_search, begin
+        self._last, self.on_search = dict(last or {}), on_search
         self.answers: dict[SizingRequest, Sizing | SizingRefused] = {}
         """To what was asked in this tick."""
         self.num_searched = 0
@@ -101,10 +100,9 @@ class SizingCache:
             return search(request)
 
     def _search(self, request: SizingRequest, *, confirms: bool = True) -> Sizing | SizingRefused:
-        self._begin()
-        self._between()
+        self.on_search()
         self.num_searched += 1
         try:
-            return size(request, confirms=confirms, on_search=self._between)
+            return size(request, confirms=confirms, on_search=self.on_search)
         except SizingError as refusal:
             return SizingRefused(kind=type(refusal), message=str(refusal))

@@ -201,11 +201,13 @@ class PodView:
 
 
 def settled_pods(pods: Iterable[PodView], *, now_s: float, after_s: float) -> frozenset[str]:
-    """Return the names of pods that have been Ready for so long."""
+    """Return the names of pods that have been Ready for so long, or are by a clock so far ahead."""
     return frozenset(
         pod.name
         for pod in pods
-        if pod.ready_at_s is not None and not pod.is_deleting and now_s - pod.ready_at_s >= after_s
+        if pod.ready_at_s is not None
+        and not pod.is_deleting
+        and abs(now_s - pod.ready_at_s) >= after_s
     )
 
 

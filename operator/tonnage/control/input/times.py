@@ -1,5 +1,6 @@
 """Times as Kubernetes writes them, waits after failures, and times of an object's own."""
 
+import math
 import zlib
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -24,6 +25,17 @@ def rfc3339(now_s: float) -> str:
     """
     known_s = min(max(now_s, 0.0), LAST_S)
     return datetime.fromtimestamp(known_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def age_s(at_s: float, now_s: float) -> float:
+    """Return how long ago a time was; for ever, where it is to come: the clock was set back.
+
+    So no wait that began at it is longer than it was meant.
+
+    >>> age_s(40, 100), age_s(86_400, 100)
+    (60, inf)
+    """
+    return now_s - at_s if at_s <= now_s else math.inf
 
 
 def backoff_s(times: int, *, first_s: float, longest_s: float) -> float:

@@ -12,6 +12,7 @@ from typing import Final
 from tonnage.api.status import Condition, DecisionStatus
 from tonnage.control.input.finding import PENDING
 from tonnage.control.input.memory import ReportMemory
+from tonnage.control.input.times import age_s
 from tonnage.control.report.conditions import CONDITION_TYPES
 from tonnage.units import count_of
 
@@ -83,7 +84,7 @@ def bad_conditions(
         if each.reason not in USUAL_AT_FIRST:
             return has_event or each.reason in OTHER_WRITER_REASONS
         since_s = datetime.fromisoformat(each.last_transition_time).timestamp()
-        return has_event and now_s - since_s >= LATE_S
+        return has_event and age_s(since_s, now_s) >= LATE_S
 
     reasons = {
         each.type: before.get(each.type) if each.reason == PENDING else each.reason

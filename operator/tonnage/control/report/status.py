@@ -207,7 +207,9 @@ def memory_from_status(view: ModelView, *, now_s: float) -> ObjectMemory:
         uid=view.uid,
         decided=DecisionMemory(since_s=now_s),
         reported=known,
-        sizing=SizingMemory(asked_speed=_planned_constants(status, view)),
+        sizing=SizingMemory(
+            asked_speed=_planned_constants(status, view), generation=status.observed_generation
+        ),
         written=WriteMemory(failures=failures),
     )
 
