@@ -55,7 +55,8 @@ END_S = 15.0
 def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     """Put the loop together."""
     folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
-    site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
+    has_pod_monitors = kube.serves(POD_MONITORS)
+    site = site_of(settings, has_pod_monitors=has_pod_monitors)
     led = kube.with_fence(leadership.check)
     writer = Writer(
         kube=led, site=site, queue=WriteQueue(per_s=settings.writes_per_s, start=beside)
@@ -81,7 +82,11 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
         settings=settings,
         past=PastReader(ask=ask_range, settings=settings, start=beside),
         lists=Lists(
-            store=store, kube=kube, namespaces=settings.namespaces, work=BackgroundTask(beside)
+            store=store,
+            kube=kube,
+            namespaces=settings.namespaces,
+            work=BackgroundTask(beside),
+            has_pod_monitors=has_pod_monitors,
         ),
     )
 

@@ -10,6 +10,7 @@ import pytest
 
 from fleet_builders import SITE, a_model, a_sizing
 from pod_fields import EVERY_POD_FIELD
+from pod_monitor_crd import POD_MONITOR_CRD
 from tonnage.api.objects import ModelDeployment
 from tonnage.cluster.kube import (
     DEPLOYMENTS,
@@ -42,54 +43,6 @@ PROTECTED = {
 LABELLED = replace(
     SITE, monitor_labels={"release": "prometheus"}, scraper_namespaces=("monitoring",)
 )
-POD_MONITOR_CRD = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "names": {"kind": "PodMonitor", "plural": "podmonitors", "singular": "podmonitor"},
-        "scope": "Namespaced",
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {
-                        "type": "object",
-                        "properties": {
-                            "spec": {
-                                "type": "object",
-                                "properties": {
-                                    "selector": {
-                                        "type": "object",
-                                        "x-kubernetes-map-type": "atomic",
-                                        "x-kubernetes-preserve-unknown-fields": True,
-                                    },
-                                    "podTargetLabels": {
-                                        "type": "array",
-                                        "items": {"type": "string"},
-                                    },
-                                    "sampleLimit": {"type": "integer"},
-                                    "labelLimit": {"type": "integer"},
-                                    "podMetricsEndpoints": {
-                                        "type": "array",
-                                        "items": {
-                                            "type": "object",
-                                            "x-kubernetes-preserve-unknown-fields": True,
-                                        },
-                                    },
-                                },
-                            }
-                        },
-                    }
-                },
-            }
-        ],
-    },
-}
-"""The part that is written here: lists are atomic in the Prometheus operator's own too."""
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from api_world import an_api_world
 from crowd_api import CrowdApi, calm
 from http_double import serving
 from site_lab import a_model
-from tonnage.cluster.kube import MODEL_DEPLOYMENTS, PODS
+from tonnage.cluster.kube import LEADER_WORKER_SETS, MODEL_DEPLOYMENTS, POD_MONITORS, PODS
 from tonnage_lab import kwok
 
 pytestmark = [pytest.mark.lab, pytest.mark.thorough]
@@ -70,10 +70,11 @@ def are_told(world):
 
 def is_about_objects(asked):
     """Tell it from the Lease, from ConfigMaps in which the operator keeps what it learned, and from
-    the question whether LeaderWorkerSets are served at all, which is asked again every few minutes.
+    the questions whether LeaderWorkerSets and PodMonitors are served, asked again each minute.
     """
     is_own = "/leases" in asked.path or "/configmaps/tonnage-" in asked.path
-    return not is_own and asked.path != "/apis/leaderworkerset.x-k8s.io/v1"
+    is_of_kinds = asked.path in {f"/{each.prefix}" for each in (LEADER_WORKER_SETS, POD_MONITORS)}
+    return not is_own and not is_of_kinds
 
 
 def written(world, *, since_s):

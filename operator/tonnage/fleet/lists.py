@@ -11,6 +11,7 @@ from tonnage.cluster.kube import (
     DEPLOYMENTS,
     LEADER_WORKER_SETS,
     MODEL_DEPLOYMENTS,
+    POD_MONITORS,
     PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
@@ -80,8 +81,9 @@ class Lists:
     """Takes whether the cluster has LeaderWorkerSets."""
     has_groups: bool = False
     """It has, and we may read them, as far as is known."""
+    has_pod_monitors: bool = False
     is_missed: bool = False
-    """They were not there when it was last asked: once more, and they are gone."""
+    """One of the two was not there when it was last asked: once more, and it is gone."""
     looked_at_s: float = 0.0
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces that could not be read the last time, and what the API server said."""
@@ -113,19 +115,23 @@ class Lists:
             self.checked_at_s = now_s
 
     def _look(self, now_s: float) -> None:
-        """Ask whether there are LeaderWorkerSets to read; where that changed all lists are due.
+        """Ask whether there are LeaderWorkerSets to read, and PodMonitors to make.
 
-        What cannot be asked is as it was. They are gone when two ticks in a row say so.
+        Where the first changed all lists are due. What cannot be asked is as it was. They are gone
+        when two ticks in a row say so.
         """
         if age_s(self.looked_at_s, now_s) < LOOK_S:
             return
         self.looked_at_s = now_s
         try:
             has_groups = reads_groups(self.kube, self.namespaces)
+            has_pod_monitors = self.kube.serves(POD_MONITORS)
         except KubernetesError as error:
-            LOG.warning(Line("not known whether LeaderWorkerSets are served", message=str(error)))
+            what = "not known whether LeaderWorkerSets and PodMonitors are served"
+            LOG.warning(Line(what, message=str(error)))
             return
-        if self.has_groups and not has_groups and not self.is_missed:
+        is_missed = self.has_groups > has_groups or self.has_pod_monitors > has_pod_monitors
+        if is_missed and not self.is_missed:
             self.is_missed, self.looked_at_s = True, 0.0
             return
         self.is_missed = False
@@ -134,6 +140,9 @@ class Lists:
             LOG.info(Line(f"LeaderWorkerSets {state}"))
             self.has_groups = has_groups
             self.store.has_gap.set()
+        if has_pod_monitors != self.has_pod_monitors:
+            LOG.info(Line(f"PodMonitors {'are made' if has_pod_monitors else 'do not exist'}"))
+            self.has_pod_monitors = has_pod_monitors
         self.watch_groups(has_groups)
 
     def forget(self) -> None:

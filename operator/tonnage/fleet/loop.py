@@ -113,18 +113,18 @@ class Loop:
         with self.step("decide"):
             settled, self._settled = self._settled if self._shared == fleet.shared else {}, {}
             self.ticked_at_s.extend([] if settled else [now_s])
-            search_time = SearchTime(budget_s=self.settings.search_budget_s, clock=self.clock)
+            end_after = within(self.settings.search_budget_s, self.clock)
             outcome = tick(
                 fleet,
                 self.memory,
                 settled=settled,
-                on_search=search_time.on_search,
-                on_changed=search_time.on_changed,
+                on_search=partial(end_after, 1),
+                on_changed=partial(end_after, CHANGED_SHARE),
             )
         _log(outcome, fleet)
         self._log_blackouts(outcome)
         with self.step("act"):
-            results = self.writer.act(outcome.writes, now=rfc3339(now_s))
+            results = replace(self.writer, site=fleet.site).act(outcome.writes, now=rfc3339(now_s))
         self.memory = with_results(outcome, results, before=self.memory, now_s=now_s)
         self._is_searching = outcome.is_searching
         self._settled, self._shared = settled_in(outcome, results, self.memory), fleet.shared
@@ -173,7 +173,11 @@ class Loop:
 
     def _observe(self, now_s: float) -> Fleet:
         fleet = self.observer.observe(
-            self.store.snapshot(), self.memory.calibrations, now_s, has_groups=self.lists.has_groups
+            self.store.snapshot(),
+            self.memory.calibrations,
+            now_s,
+            has_groups=self.lists.has_groups,
+            has_pod_monitors=self.lists.has_pod_monitors,
         )
         awaited = self.past.look(fleet.models, now_s) if self.past else frozenset()
         return replace(
@@ -239,26 +243,21 @@ def pace_s(ticked_at_s: Sequence[float]) -> float:
     return float(median(apart_s)) if len(apart_s) >= LEAST_PACES else 0.0
 
 
-@dataclass(slots=True, kw_only=True)
-class SearchTime:
-    """The time of a tick for searches, which counts from the first of them on."""
+def within(budget_s: float, clock: Callable[[], float]) -> Callable[[float], None]:
+    """Return what ends the searches of a tick when this share of their time is spent.
 
-    budget_s: float
-    clock: Callable[[], float]
-    begun_s: float | None = None
+    It counts from the first of them on, so that one is begun in each tick.
+    """
+    begun_s = list[float]()
 
-    def on_search(self) -> None:
-        self._end_after(self.budget_s, "searches")
+    def end_after(share: float) -> None:
+        now_s = clock()
+        begun_s.append(now_s)
+        if now_s - begun_s[0] >= share * budget_s:
+            spent = format_s(share * budget_s)
+            raise SearchAbandonedError(f"{spent} of each tick are for searches like this one")
 
-    def on_changed(self) -> None:
-        what = "searches of specs that changed while others wait"
-        self._end_after(CHANGED_SHARE * self.budget_s, what)
-
-    def _end_after(self, most_s: float, what: str) -> None:
-        now_s = self.clock()
-        self.begun_s = now_s if self.begun_s is None else self.begun_s
-        if now_s - self.begun_s >= most_s:
-            raise SearchAbandonedError(f"{format_s(most_s)} of each tick are for {what}")
+    return end_after
 
 
 def _log(outcome: TickResult, fleet: Fleet) -> None:

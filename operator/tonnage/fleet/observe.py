@@ -91,7 +91,7 @@ class Observer:
     settings: Settings
     gpus: Mapping[str, Gpu]
     site: Site
-    """But for LeaderWorkerSets, which come and go."""
+    """But for LeaderWorkerSets and PodMonitors, which come and go."""
     calibration_files: Mapping[Identity, LoadTest] = field(default_factory=dict)
     taken_names: set[tuple[str, str]] = field(default_factory=set)
     """Deployments that no watch shows, since they lack our label; the writer adds what it meets."""
@@ -158,11 +158,17 @@ class Observer:
         self._said = None
 
     def observe(
-        self, snapshot: Snapshot, known: Calibrations, now_s: float, *, has_groups: bool = False
+        self,
+        snapshot: Snapshot,
+        known: Calibrations,
+        now_s: float,
+        *,
+        has_groups: bool = False,
+        has_pod_monitors: bool = True,
     ) -> Fleet:
         """Return the fleet. What Prometheus does not answer is missing in it, and named.
 
-        ``has_groups``: the cluster serves LeaderWorkerSets.
+        ``has_groups``, ``has_pod_monitors``: the cluster serves LeaderWorkerSets, PodMonitors.
         """
         parsed = self._manifests.parse(snapshot.models.values())
         views, ours = self._ours(snapshot, parsed)
@@ -203,7 +209,7 @@ class Observer:
             calibration_files=self.calibration_files,
             gpus=self.gpus,
             settings=self.settings,
-            site=replace(self.site, has_groups=has_groups),
+            site=replace(self.site, has_groups=has_groups, has_pod_monitors=has_pod_monitors),
             said_at_s=said.at_s,
             history_awaited=said.history_awaited,
         )

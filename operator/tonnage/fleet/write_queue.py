@@ -125,11 +125,10 @@ class Pool:
     def _forget_late(self) -> None:
         """Forget who was late long ago, and may be gone."""
         since_s = self.clock() - LATE_S
-        recent = (
-            (place, {uid: at_s for uid, at_s in late.items() if at_s > since_s})
-            for place, late in self._slow.items()
-        )
-        self._slow = {place: late for place, late in recent if late}
+        for place, late in list(self._slow.items()):
+            self._slow[place] = {uid: at_s for uid, at_s in late.items() if at_s > since_s}
+            if not self._slow[place]:
+                del self._slow[place]
 
     def _note_late(self, item: Item, begun: InFlight) -> None:
         self._slow.setdefault(begun.place, {})[item[0]] = begun.at_s

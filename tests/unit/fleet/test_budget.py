@@ -8,7 +8,7 @@ import pytest
 from fleet_builders import a_manifest, first_replicas
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
-from tonnage.fleet.loop import SearchTime
+from tonnage.fleet.loop import within
 from tonnage.fleet.store import Kind
 from tonnage.sizing.errors import SearchAbandonedError
 from tonnage.sizing.serving.trial import requests
@@ -37,14 +37,14 @@ def runs():
 
 def test_searches_go_on_until_the_time_is_spent():
     times = iter([100.0, 102.0, 104.9, 105.0])
-    of_tick = SearchTime(budget_s=5, clock=lambda: next(times))
+    end_after = within(5, lambda: next(times))
 
-    of_tick.on_search()
-    of_tick.on_search()
-    with pytest.raises(SearchAbandonedError, match=r"2\.50 s of each tick are for searches of sp"):
-        of_tick.on_changed()
-    with pytest.raises(SearchAbandonedError, match=r"5\.00 s of each tick are for searches$"):
-        of_tick.on_search()
+    end_after(1)
+    end_after(0.5)
+    with pytest.raises(SearchAbandonedError, match=r"2\.50 s of each tick are for searches"):
+        end_after(0.5)
+    with pytest.raises(SearchAbandonedError, match=r"5\.00 s of each tick are for searches"):
+        end_after(1)
 
 
 def test_a_tick_ends_with_the_run_in_which_its_time_is_spent():

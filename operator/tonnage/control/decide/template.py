@@ -1,14 +1,17 @@
 """The Deployment to apply, if one is: what makes its pods roll, and how long these may finish."""
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
+from tonnage.control.input.writers import Drift
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
-from tonnage.manifests.children import NotServableError, class_to_write_s, deployment
+from tonnage.manifests.children import NotServableError, Site, class_to_write_s, deployment
 from tonnage.manifests.names import GROUPS, Manifest, template_in
 from tonnage.manifests.pod import (
     LEAST_DRAIN_S,
@@ -41,7 +44,9 @@ def template_of(found: Assessment, fleet: Fleet, chosen: Chosen) -> Manifest | N
         site = replace(site, has_groups=True)
     drain_s, model = drain_to_write_s(state, chosen), chosen.model
     class_s = class_to_write_s(model, live.flags if live else None)
-    made = deployment(model, chosen.sizing, site, drain_s=drain_s, class_s=class_s)
+    make = partial(deployment, model, chosen.sizing, drain_s=drain_s, class_s=class_s)
+    site = _site_of_pods(live, writers.drift, site, make)
+    made = make(site)
     if (state.next_queue or class_s) and chosen.needs_apply:
         # What others wrote, and may write again, is no plan that replaces pods.
         edits = set(map(str, writers.drift.changes)) if writers.drift else set[str]()
@@ -57,6 +62,20 @@ def template_of(found: Assessment, fleet: Fleet, chosen: Chosen) -> Manifest | N
     if live is None and made["kind"] == GROUPS.kind:
         _check_services(state, chosen.model.spec.scaling.max_replicas)
     return made
+
+
+def _site_of_pods(
+    live: DeploymentView | None, drift: Drift | None, site: Site, make: Callable[[Site], Manifest]
+) -> Site:
+    """Return what a template is made for: that PodMonitors came or went alone replaces no pods.
+
+    Those that are replaced anyway lose or get the annotations by which they are scraped.
+    """
+    had = drift.has_pod_monitors if drift else None
+    if had is None or had == site.has_pod_monitors:
+        return site
+    before = replace(site, has_pod_monitors=had)
+    return site if roll_changes(live, make(before)) else before
 
 
 def next_model(state: ModelState, chosen: Chosen) -> ModelDeployment:

@@ -174,22 +174,28 @@ def _drift(live: DeploymentView, of: Assessment, fleet: Fleet) -> Drift | None:
     compared = (live.uid, live.template_digest, live.template_managers, *recorded, *around)
     if before is not None and before.compared == compared:
         return before
-    ours = _as_recorded(live, of, fleet)
-    if ours is None:
+    written = _as_recorded(live, of, fleet)
+    if written is None:
         return Drift(compared=compared)
     owners = tuple((name, fields) for name, fields in json.loads(live.template_owners))
     hands = FieldOwners(ours=json.loads(live.template_fields), others=owners)
-    found = list_differences(json.loads(live.template), template_in(ours), hands)
+    found = list_differences(json.loads(live.template), template_in(written[0]), hands)
     return Drift(
         compared=compared,
         is_known=True,
+        has_pod_monitors=written[1],
         changes=tuple(each for each in found if not each.is_added),
         added=tuple(each for each in found if each.is_added),
     )
 
 
-def _as_recorded(live: DeploymentView, of: Assessment, fleet: Fleet) -> Manifest | None:
-    """Return the Deployment as we wrote it; None: this version does not write it so."""
+def _as_recorded(
+    live: DeploymentView, of: Assessment, fleet: Fleet
+) -> tuple[Manifest, bool] | None:
+    """Return the Deployment as we wrote it, and whether PodMonitors were served then.
+
+    None: this version does not write it so.
+    """
     model, flags = _recorded_model(live, of.state), flags_from_annotation(live.flags or "")
     if live.rendered is None or model is None or flags is None:
         return None
@@ -201,16 +207,15 @@ def _as_recorded(live: DeploymentView, of: Assessment, fleet: Fleet) -> Manifest
         asked = by_spec(model.spec, fleet.gpus, shape, None, has_cache)
         request = replace(asked, slo=Slo())
         sizing = size(with_known_cache(request, flags, of, fleet))
-        made = deployment(
-            model,
-            sizing,
-            fleet.site,
-            drain_s=recorded_drain_s(live),
-            class_s=recorded_class_s(live.flags),
-        )
+        drain_s, class_s = recorded_drain_s(live), recorded_class_s(live.flags)
+        for has_pod_monitors in (fleet.site.has_pod_monitors, not fleet.site.has_pod_monitors):
+            site = replace(fleet.site, has_pod_monitors=has_pod_monitors)
+            made = deployment(model, sizing, site, drain_s=drain_s, class_s=class_s)
+            if made["metadata"]["annotations"][TEMPLATE_ANNOTATION] == live.rendered:
+                return made, has_pod_monitors
     except (CatalogError, SizingError, NotServableError):
         return None
-    return made if made["metadata"]["annotations"][TEMPLATE_ANNOTATION] == live.rendered else None
+    return None
 
 
 def _recorded_model(live: DeploymentView, state: ModelState) -> ModelDeployment | None:

@@ -177,6 +177,8 @@ class Drift:
     """What it was found by."""
     is_known: bool = False
     """What this version writes, for the spec and the flags that are recorded, is what we wrote."""
+    has_pod_monitors: bool | None = None
+    """The cluster served PodMonitors then; None: that is not known."""
     changes: tuple[Change, ...] = ()
     """That applying ours brings back."""
     added: tuple[Change, ...] = ()
