@@ -1,20 +1,29 @@
 """Operators are killed, asked to end, stopped, and two at a time: one of a class writes."""
 
+import re
+import shutil
 import signal
+import sys
 import time
 from contextlib import suppress
 from datetime import datetime
+from pathlib import Path
 
 import pytest
+import yaml
 
+import tonnage
 from api_world import an_api_world
 from http_double import json_reply
 from site_lab import a_model
 from tonnage.cluster.calls import ConflictError
-from tonnage.cluster.kube import DEPLOYMENTS, LEASES
+from tonnage.cluster.kube import DEPLOYMENTS, EVENTS, LEASES, MODEL_DEPLOYMENTS
 from tonnage.cluster.lease import DURATION_S, NAME
+from tonnage_lab.processes import run
 
 pytestmark = pytest.mark.lab
+
+CRD = Path(__file__).parents[2] / "crds/modeldeployments.tonnage.dev.yaml"
 
 
 class TestRow28ItIsKilledAgainAndAgain:
@@ -159,6 +168,91 @@ class TestAStrangerTakesTheLeaseByForce:
         world.until_replicas(2)
 
         assert min(each.at_s for each in world.proxy.writes(since_s=seen_s)) > acquired_s
+
+
+SECTIONS = ("Replicas", "Plan", "Estimate", "Calibration", "Decision")
+"""Of the status, by their class."""
+NEW_FIELD = '    of_tomorrow: Name = "new"\n    """A field that this version does not know."""\n'
+OF_TOMORROW = "ofTomorrow"
+
+
+@pytest.fixture
+def newer(tmp_path):
+    """The package as a later version may be: with one more field in each section of a status."""
+    package = tmp_path / "newer" / "tonnage"
+    shutil.copytree(Path(tonnage.__file__).parent, package)
+    code = package / "api" / "status.py"
+    text = code.read_text()
+    for name in (*(f"{each}Status" for each in SECTIONS), "Status", "Condition", "Display"):
+        pattern = rf'(class {name}\(ApiModel\):\n    """.*?"""\n)'
+        text, number = re.subn(pattern, rf"\1\n{NEW_FIELD}", text, flags=re.DOTALL)
+        assert number == 1, name
+    code.write_text(text)
+    return package.parent
+
+
+@pytest.fixture
+def with_its_crd(fault_plane, newer):
+    command = [sys.executable, "-m", "tonnage", "crd"]
+    crd = yaml.safe_load(run(command, environment={"PYTHONPATH": str(newer)}))
+    fault_plane.kubectl.apply([crd])
+    yield
+    fault_plane.kubectl.apply([yaml.safe_load(CRD.read_text())])
+
+
+@pytest.mark.usefixtures("with_its_crd")
+class TestANewerVersionHandsOver:
+    def times(self, status):
+        return {
+            each["type"]: (each["lastTransitionTime"], each["status"], each["reason"])
+            for each in status["conditions"]
+        }
+
+    def decisions(self, status):
+        return [(each["time"], each["toReplicas"]) for each in status["decisions"]]
+
+    def events(self, world):
+        return {each["metadata"]["name"] for each in world.api.list(EVENTS.path(world.namespace))}
+
+    def test_and_this_one_goes_on_from_its_status(
+        self, fault_plane, administrator, tmp_path, newer, monkeypatch
+    ):
+        with an_api_world(fault_plane, administrator, tmp_path) as world:
+            with monkeypatch.context() as environment:
+                environment.setenv("PYTHONPATH", str(newer))
+                world.add_operator()
+            world.begin()
+            world.ask_for(2)
+            world.until_replicas(2)
+            world.rest(quiet_s=10)
+            before, told = world.get(MODEL_DEPLOYMENTS)["status"], self.events(world)
+            world.add_operator()
+            world.operator.end(timeout_s=10)
+            world.until(lambda: leader_of(world) == 1, "this version leads")
+            world.rest(quiet_s=15)
+            after = world.get(MODEL_DEPLOYMENTS)["status"]
+
+            assert OF_TOMORROW in before
+            assert all(OF_TOMORROW in each for each in before["conditions"])
+            assert all(OF_TOMORROW in before[each] for each in ("plan", "calibration", "display"))
+            assert self.times(after) == self.times(before)
+            assert self.decisions(after) == self.decisions(before) != []
+            assert self.events(world) == told
+
+            fault_plane.kubectl.apply([yaml.safe_load(CRD.read_text())])
+            world.operators[1].kill()
+            world.operators[1].start()
+            world.ask_for(3)
+            world.until_replicas(3)
+            world.rest(quiet_s=10)
+            last = world.get(MODEL_DEPLOYMENTS)["status"]
+
+            assert self.decisions(last)[1:] == self.decisions(before)
+            same = {"Ready", "PlanValid", "ScalingActive", "Drifted"}
+            assert {each: self.times(last)[each][0] for each in same} == {
+                each: self.times(before)[each][0] for each in same
+            }
+            assert OF_TOMORROW not in str(last)
 
 
 class TestRow31TheLeaderIsStopped:
