@@ -6,12 +6,15 @@ import uuid
 
 import pytest
 
-from api_world import MOST_PER_S, an_api_world
+from api_world import MOST_PER_S, NAME, an_api_world
 from site_lab import a_model
-from tonnage.cluster.kube import DEPLOYMENTS
+from tonnage.cluster.kube import DEPLOYMENTS, EVENTS, MODEL_DEPLOYMENTS
+from tonnage.control.observe.ownership import GONE_S
+from tonnage.manifests.names import DIGEST_ANNOTATION, RECORD, TEMPLATE_ANNOTATION
 
 pytestmark = pytest.mark.lab
 
+THEIRS = "example.test/theirs:1"
 
 DENIAL = "a test denies all Deployments here"
 
@@ -131,6 +134,67 @@ class TestRow51TheNamespaceGoes:
         assert world.proxy.per_s(since_s=gone_s) < MOST_PER_S
 
 
+KEPT = {"metadata": {"finalizers": ["example.test/keeps-it"]}}
+CONFIG_MAP, LEASE = "tonnage-calibration", "tonnage-operator"
+FREED = {"metadata": {"finalizers": None}}
+
+
+class TestAFinalizerKeepsADeletedObject:
+    def keep(self, world, resource, cascade="background"):
+        path = resource.path(world.namespace, NAME)
+        world.api.merge_patch(path, KEPT, manager="mallory")
+        world.plane.kubectl("delete", resource.plural, NAME, "--namespace", world.namespace,
+                            f"--cascade={cascade}", "--wait=false")  # fmt: skip
+        return path
+
+    def test_and_its_replicas_follow_the_load_until_they_go_and_nothing_is_made(self, world):
+        world.begin()
+        ran = world.get(DEPLOYMENTS)["spec"]["template"]
+        path, deleted_s = self.keep(world, MODEL_DEPLOYMENTS), time.time()
+        world.change(contextLength=2048, scaling={"minReplicas": 3})
+        world.until_replicas(3)
+        world.until(
+            lambda: world.condition("ScalingActive").get("reason") == "ScalingWhatRuns",
+            "the status says what is scaled",
+        )
+        child = self.keep(world, DEPLOYMENTS)
+        world.ask_for(4)
+        world.last(5)
+
+        assert world.replicas() == 3, "what goes is not scaled"
+        assert world.get(DEPLOYMENTS)["spec"]["template"] == ran
+        assert self.written(world, deleted_s) <= {"scale", "status", "events"}
+        world.api.merge_patch(child, FREED, manager="mallory")
+        world.until(lambda: world.get(DEPLOYMENTS) is None, "the Deployment goes")
+        world.api.merge_patch(path, FREED, manager="mallory")
+        world.until(lambda: world.get(MODEL_DEPLOYMENTS) is None, "the object goes")
+
+    def written(self, world, since_s):
+        """What was written beside what the operator remembers and its Lease."""
+        paths = (each.path for each in world.proxy.writes(since_s=since_s))
+        return {each.rpartition("/")[2] for each in paths} - {CONFIG_MAP, LEASE}
+
+    def test_and_what_the_garbage_collector_takes_is_not_made_again(self, world):
+        world.begin()
+        path = self.keep(world, MODEL_DEPLOYMENTS, cascade="foreground")
+        world.until(lambda: world.get(DEPLOYMENTS) is None, "the Deployment goes")
+        since_s = world.last(GONE_S + 5)
+
+        assert self.written(world, since_s) == set()
+        assert world.get(DEPLOYMENTS) is None
+        world.api.merge_patch(path, FREED, manager="mallory")
+
+    def test_of_which_the_namespace_goes_and_nothing_is_written_to_it(self, world):
+        world.begin()
+        path = self.keep(world, MODEL_DEPLOYMENTS)
+        world.plane.kubectl("delete", "namespace", world.namespace, "--wait=false")
+        world.until(lambda: world.get(DEPLOYMENTS) is None, "the Deployment goes")
+        since_s = world.last(GONE_S + 5)
+
+        assert self.written(world, since_s) == set()
+        world.api.merge_patch(path, FREED, manager="mallory")
+
+
 class TestRow58ItOnlyRecommends:
     def test_and_writes_nothing_but_its_status_events_and_what_the_operator_remembers(self, world):
         world.apply(a_model(scaling={"maxReplicas": 4, "mode": "Recommend"}))
@@ -179,6 +243,68 @@ class TestRow34TheCrdGoes:
                             "crd/modeldeployments.tonnage.dev")  # fmt: skip
         world.apply(a_model("another"))
         world.until(lambda: world.get(DEPLOYMENTS, "another"), "it serves again")
+
+
+FORGED = dict.fromkeys(RECORD.values(), "0123456789abcdef")
+
+
+class TestOurRecordOnADeploymentIsForged:
+    """With another image, so that nobody would know by our record what we wrote."""
+
+    def record(self, world):
+        """Begin, and return our annotations once the operator has seen them."""
+        world.begin()
+        world.until(
+            lambda: world.condition("Drifted").get("reason") == "AsWritten", "it knows its own"
+        )
+        return world.get(DEPLOYMENTS)["metadata"]["annotations"]
+
+    def forge(self, world, annotations, image=None):
+        live = world.get(DEPLOYMENTS)
+        containers = live["spec"]["template"]["spec"]["containers"]
+        containers[0]["image"] = image or containers[0]["image"]
+        spec = {"template": {"spec": {"containers": containers}}}
+        body = {"metadata": {"annotations": annotations}, "spec": spec}
+        world.api.merge_patch(DEPLOYMENTS.path(world.namespace, NAME), body, manager="mallory")
+
+    def until_as_written(self, world, ours):
+        def is_as_written():
+            live = world.get(DEPLOYMENTS)
+            annotations = live["metadata"]["annotations"]
+            is_ours = all(annotations.get(each) == ours[each] for each in FORGED)
+            [container] = live["spec"]["template"]["spec"]["containers"]
+            return is_ours and container["image"] != THEIRS
+
+        world.until(is_as_written, "template and record are as they were written")
+
+    def notes(self, world):
+        events = world.api.list(EVENTS.path(world.namespace))
+        return " ".join(each["note"] for each in events if each["reason"] == "TemplateEdited")
+
+    def test_and_written_back_and_the_event_says_who(self, world):
+        ours = self.record(world)
+        self.forge(world, {DIGEST_ANNOTATION: "0123456789abcdef"})
+        self.until_as_written(world, ours)
+        world.until(lambda: self.notes(world), "an Event says it")
+
+        assert "mallory wrote annotation tonnage.dev/spec-digest" in self.notes(world)
+
+    @pytest.mark.parametrize("record", [FORGED, dict.fromkeys(FORGED)], ids=["forged", "removed"])
+    def test_with_another_image_and_both_are_written_back(self, world, record):
+        ours = self.record(world)
+        self.forge(world, record, image=THEIRS)
+        self.until_as_written(world, ours)
+        world.until(lambda: "mallory wrote" in self.notes(world), "an Event says who")
+
+    def test_while_no_operator_runs_and_the_next_one_writes_it_back(self, world):
+        ours = self.record(world)
+        world.operator.kill()
+        self.forge(world, {TEMPLATE_ANNOTATION: "0123456789abcdef"}, image=THEIRS)
+        world.operator.start()
+        self.until_as_written(world, ours)
+        world.until(lambda: self.notes(world), "an Event says it")
+
+        assert "mallory wrote annotation tonnage.dev/template-digest" in self.notes(world)
 
 
 class TestRow65TheSettingsBecomeWrong:

@@ -33,6 +33,7 @@ from tonnage.estimate.headroom import UNSEEN
 from tonnage.fleet.pods import pod_view
 from tonnage.fleet.views import deployment_view, model_view
 from tonnage.manifests.children import Site, deployment, site_of
+from tonnage.manifests.names import RECORD
 from tonnage.policy.situation import Metrics
 from tonnage.settings import Settings
 from tonnage.sizing.plan import requests_per_s_asked
@@ -136,6 +137,7 @@ def a_deployment_body(model=None, *, replicas=2, ready=None, sizing=None, **meta
     made["metadata"] |= {"uid": f"uid-of-deployment-{model.name}", "resourceVersion": "7"}
     made["metadata"] |= {"generation": 3, "managedFields": managed_by("tonnage", "f:template")}
     made["metadata"] |= metadata
+    made["metadata"]["managedFields"] = [*made["metadata"]["managedFields"], *recorded_by()]
     made["status"] = {
         "observedGeneration": made["metadata"]["generation"],
         "replicas": replicas,
@@ -170,7 +172,7 @@ def a_groups_body(model=None, **options):
     made = a_deployment_body(model or a_model_over_nodes(), **options)
     fields = {"f:leaderWorkerTemplate": {"f:leaderTemplate": {}, "f:workerTemplate": {}}}
     entry = {"manager": "tonnage", "operation": "Apply", "fieldsV1": {"f:spec": fields}}
-    made["metadata"]["managedFields"] = [entry]
+    made["metadata"]["managedFields"] = [entry, *recorded_by()]
     return made
 
 
@@ -215,6 +217,13 @@ def managed_by(manager, field, **more):
     fields = {"f:spec": {field: {"f:spec": {}}}}
     entry = {"manager": manager, "operation": "Apply", "fieldsV1": fields}
     return [entry | more]
+
+
+def recorded_by(manager="tonnage", *names):
+    """An entry of managedFields: a manager that applied annotations of ours; by default all."""
+    fields = {f"f:{name}": {} for name in names or RECORD.values()}
+    annotations = {"f:metadata": {"f:annotations": fields}}
+    return [{"manager": manager, "operation": "Apply", "fieldsV1": annotations}]
 
 
 def a_replica_set_body(model=None, *, uid=None):

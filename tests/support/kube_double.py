@@ -176,7 +176,8 @@ class KubeDouble:
             return self.put(path, _applied(live, body, manager))
         metadata = live["metadata"] | body["metadata"]
         spec = live.get("spec", {}) | body.get("spec", {})
-        return self.put(path, live | body | {"metadata": metadata, "spec": spec})
+        made = live | body | {"metadata": metadata, "spec": spec}
+        return self.put(path, _owned(made, body, manager))
 
     def _apply_status(self, path: str, body: Object) -> Object:
         place = path.removesuffix("/status")
@@ -207,12 +208,12 @@ def _applied(live: Object, body: Object, manager: str) -> Object:
 
 def _owned(made: Object, body: Object, manager: str) -> Object:
     """Note which fields a manager applied; lists count as a whole."""
-    if body.get("kind") in WORKLOADS:
-        return made
     metadata = {k: v for k, v in body["metadata"].items() if k not in ("name", "namespace", "uid")}
     others = made["metadata"].get("managedFields") or ()
     others = [each for each in others if each["manager"] != manager]
     fields = {k: v for k, v in body.items() if k not in ("apiVersion", "kind")}
+    if body.get("kind") in WORKLOADS:
+        fields = {}
     entry = {
         "manager": manager,
         "operation": "Apply",

@@ -39,7 +39,7 @@ from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.input.writers import Fate, Results, WriteKind
 from tonnage.control.learn.believed import Lesson, learn_from, observation
-from tonnage.control.observe.ownership import may_act, own_only
+from tonnage.control.observe.ownership import may_act, own_only, with_own_record
 from tonnage.control.observe.queue import with_settled_queue
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.fair_order import changed_before_others, search_in_fair_order
@@ -125,7 +125,8 @@ def assess_fleet(
     on_search = asker.on_search
     may_adopt = fleet.settings.mode == "full"
     owned = (own_only(each, may_adopt=may_adopt) for each in fleet.models)
-    queued = (with_settled_queue(each, memory.objects.get(each.view.uid)) for each in owned)
+    whole = (with_own_record(each, memory.objects.get(each.view.uid)) for each in owned)
+    queued = (with_settled_queue(each, memory.objects.get(each.view.uid)) for each in whole)
     fleet, known = _recall(replace(fleet, models=tuple(queued)), memory)
     states = {state.view.uid: state for state in fleet.models}
     same = {

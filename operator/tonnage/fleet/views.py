@@ -8,19 +8,25 @@ from itertools import chain
 
 from tonnage.cluster.pages import oversized_bytes
 from tonnage.control.input.state import DeploymentView, ModelView, PodView
-from tonnage.fleet.pods import Object, controller_uid, integer, message_of, num_gpus, uncounted_gpus
+from tonnage.fleet.pods import (
+    Object,
+    controller_uid,
+    integer,
+    message_of,
+    num_gpus,
+    uncounted_gpus,
+    unix_s,
+)
+from tonnage.manifests.changes import Change
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
     DEPLOYMENT,
     DIGEST_ANNOTATION,
-    DRAIN_ANNOTATION,
-    FLAGS_ANNOTATION,
     MANAGED_LABEL,
     MANAGER,
+    RECORD,
     SCALE_MANAGER,
-    SPEC_ANNOTATION,
-    TEMPLATE_ANNOTATION,
     Workload,
 )
 from tonnage.manifests.target import engine_of
@@ -87,7 +93,7 @@ def model_view(body: Object) -> ModelView:
         created=metadata.get("creationTimestamp") or "",
         manifest=json.dumps(manifest, default=dict),
         status=_text(body.get("status") or {}),
-        is_deleting="deletionTimestamp" in metadata,
+        deleted_at_s=unix_s(metadata.get("deletionTimestamp")),
         approve=annotations.get(APPROVE_ANNOTATION),
         operator_class=asked if isinstance(asked, str) else None,
         owner_uid=controller_uid(metadata),
@@ -108,7 +114,7 @@ def deployment_view(body: Object, workload: Workload = DEPLOYMENT) -> Deployment
     pod_spec = answering.get("spec") or {}
     pod_specs = [pod_spec, *(each.get("spec") or {} for each in others_of_group)]
     pod_labels = [(each.get("metadata") or {}).get("labels") or {} for each in templates]
-    annotations = metadata.get("annotations") or {}
+    recorded, record_edits = _record(metadata)
     labels = metadata.get("labels") or {}
     others = _template_owners(metadata, workload)
     entries = metadata.get("managedFields") or ()
@@ -134,8 +140,8 @@ def deployment_view(body: Object, workload: Workload = DEPLOYMENT) -> Deployment
         ready=status.get("readyReplicas", 0),
         updated=status.get("updatedReplicas", 0),
         total=status.get("replicas", 0),
-        digest=annotations.get(DIGEST_ANNOTATION),
-        flags=annotations.get(FLAGS_ANNOTATION),
+        digest=recorded.get("digest"),
+        flags=recorded.get("flags"),
         engine=engine_of(workload, template),
         gpus_per_replica=num_gpus(pod_spec) + num_workers * sum(map(num_gpus, pod_specs[1:])),
         uncounted_gpus=tuple(dict.fromkeys(chain.from_iterable(map(uncounted_gpus, pod_specs)))),
@@ -145,13 +151,32 @@ def deployment_view(body: Object, workload: Workload = DEPLOYMENT) -> Deployment
         template_digest=_digest(template),
         pod_spec_digest=_digest(pod_specs if others_of_group else pod_spec),
         problems=() if workload.is_group else tuple(_problems(body)),
-        drain_s=integer(annotations.get(DRAIN_ANNOTATION)),
+        drain_s=integer(recorded.get("drain_s")),
         grace_s=pod_spec.get("terminationGracePeriodSeconds"),
         template=_text(template),
         template_fields=_text(next(filter(None, ours), None)),
-        rendered=annotations.get(TEMPLATE_ANNOTATION),
-        made_from=annotations.get(SPEC_ANNOTATION),
+        rendered=recorded.get("rendered"),
+        made_from=recorded.get("made_from"),
+        record_edits=record_edits,
     )
+
+
+def _record(metadata: Object) -> tuple[dict[str, str], tuple[Change, ...]]:
+    """Return what we recorded in annotations, by field, and those that others wrote.
+
+    Only what we own is ours: with the rest anybody could say what runs, and from which spec.
+    """
+    annotations, entries = metadata.get("annotations") or {}, metadata.get("managedFields") or ()
+    owned = [(each, _fields_of(each, "f:metadata").get("f:annotations") or {}) for each in entries]
+    recorded, edits = dict[str, str](), list[Change]()
+    for field, name in RECORD.items():
+        owners = [entry for entry, fields in owned if f"f:{name}" in fields]
+        if name in annotations and any(map(_is_ours, owners)):
+            recorded[field] = annotations[name]
+        elif name in annotations:
+            by = tuple(sorted(map(_name_of, owners)))
+            edits.append(Change(field=f"annotation {name}", before="there", after="", by=by))
+    return recorded, tuple(edits)
 
 
 def _controller(metadata: Object) -> str | None:
@@ -166,7 +191,7 @@ def _replicas_managers(metadata: Object) -> tuple[str, ...]:
     owners = (
         (entry.get("manager") or "unknown", entry.get("subresource"))
         for entry in metadata.get("managedFields") or ()
-        if "f:replicas" in ((entry.get("fieldsV1") or {}).get("f:spec") or {})
+        if "f:replicas" in _fields_of(entry, "f:spec")
     )
     others = {(name, way) for name, way in owners if name not in OURS}
     return tuple(sorted(f"{name} (/{way})" if way else name for name, way in others))
@@ -177,20 +202,30 @@ def _template_owners(metadata: Object, workload: Workload) -> list[tuple[str, Ob
 
     Annotations and labels of the template are no edit: ``kubectl rollout restart`` writes one.
     """
-    found = [
-        (entry.get("manager") or "unknown", fields)
+    return [
+        (_name_of(entry), fields)
         for entry in metadata.get("managedFields") or ()
         if (fields := _template_fields(entry, workload))
         and _is_of_pods(fields, workload)
         and not _is_ours(entry)
     ]
-    return [(f"somebody as {name}" if name in OURS else name, fields) for name, fields in found]
+
+
+def _name_of(entry: Object) -> str:
+    """Return the manager of an entry that is not ours."""
+    name = entry.get("manager") or "unknown"
+    return f"somebody as {name}" if name in OURS else name
+
+
+def _fields_of(entry: Object, part: str) -> Object:
+    """Return what an entry of managedFields says of a part of the object."""
+    fields: Object = (entry.get("fieldsV1") or {}).get(part) or {}
+    return fields
 
 
 def _template_fields(entry: Object, workload: Workload) -> Object:
     """Return what an entry of managedFields says of the pod template."""
-    spec = (entry.get("fieldsV1") or {}).get("f:spec") or {}
-    fields: Object = spec.get(f"f:{workload.template}") or {}
+    fields: Object = _fields_of(entry, "f:spec").get(f"f:{workload.template}") or {}
     return fields
 
 

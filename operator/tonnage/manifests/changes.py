@@ -97,7 +97,7 @@ NEVER_DEFAULT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One field of a pod template, or of a spec, before and after. None: absent."""
+    """One field of a pod template, or of a spec, before and after. None: absent; empty: unsaid."""
 
     field: str
     before: str | None

@@ -28,6 +28,14 @@ SPEC_ANNOTATION: Final = "tonnage.dev/spec"
 """On our Deployment: the part of the spec that its template was made from, to go on with it."""
 TEMPLATE_ANNOTATION: Final = "tonnage.dev/template-digest"
 """On our Deployment: digest of its pod template as we wrote it, to tell what others edited."""
+RECORD: Final[Mapping[str, str]] = {
+    "digest": DIGEST_ANNOTATION,
+    "flags": FLAGS_ANNOTATION,
+    "drain_s": DRAIN_ANNOTATION,
+    "made_from": SPEC_ANNOTATION,
+    "rendered": TEMPLATE_ANNOTATION,
+}
+"""All of these, by what is read of them: believed as we applied them alone."""
 APPROVE_ANNOTATION: Final = "tonnage.dev/approve"
 """On a ModelDeployment: digest of the plan that its user agrees to."""
 DELETION_COST_ANNOTATION: Final = "controller.kubernetes.io/pod-deletion-cost"

@@ -150,7 +150,6 @@ def model_view(cluster: SimulatedCluster) -> ModelView:
         created="",
         manifest="{}",
         status="{}",
-        is_deleting=False,
     )
 
 

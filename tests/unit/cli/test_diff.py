@@ -10,7 +10,7 @@ import yaml
 
 from api_server_double import serving
 from cli_builders import SCALED, a_deployment, llama, run
-from fleet_builders import R1, SITE, a_groups_body, a_manifest
+from fleet_builders import R1, SITE, a_groups_body, a_manifest, recorded_by
 from tonnage.api.objects import parse_model_deployment
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cli.console import NO_CLUSTER
@@ -257,7 +257,7 @@ def a_live(text=None, *, replicas=7, **template):
     spec = made["spec"]["template"]["spec"]
     spec |= {"restartPolicy": "Always", "schedulerName": "default-scheduler"} | template
     fields = {"f:spec": {"f:template": {"f:spec": {"f:containers": {}}}}}
-    made["metadata"]["managedFields"] = [{"manager": "tonnage", "fieldsV1": fields}]
+    made["metadata"]["managedFields"] = [{"manager": "tonnage", "fieldsV1": fields}, *recorded_by()]
     return made
 
 
@@ -408,7 +408,7 @@ class TestFromACluster:
         live = a_groups_body(replicas=2)
         containers = {"f:spec": {"f:containers": {}}}
         fields = {"f:leaderTemplate": containers, "f:workerTemplate": containers}
-        [entry] = live["metadata"]["managedFields"]
+        entry = live["metadata"]["managedFields"][0]
         entry["fieldsV1"] = {"f:spec": {"f:leaderWorkerTemplate": fields}}
         answers = {
             OBJECT.replace("llama-70b", "r1"): (200, yaml.safe_load(text)),

@@ -26,6 +26,7 @@ from fleet_builders import (
     first_replicas,
     managed_by,
     no_config,
+    recorded_by,
     remembering,
     unmeasured,
     with_lengths,
@@ -624,7 +625,7 @@ class TestAForeignEdit:
     def test_by_our_own_managers_is_none(self):
         ours = managed_by("tonnage", "f:template") + managed_by("tonnage-scale", "f:replicas")
 
-        assert assessed(live=running(CHOSEN, managedFields=ours)).template is None
+        assert assessed(live=running(CHOSEN, managedFields=ours + recorded_by())).template is None
 
 
 class TestAScaleTarget:

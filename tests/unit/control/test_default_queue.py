@@ -12,6 +12,7 @@ from fleet_builders import (
     a_model,
     a_state,
     managed_by,
+    recorded_by,
 )
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
@@ -40,19 +41,19 @@ def applied(template, live):
         "uid": live["metadata"]["uid"],
         "resourceVersion": str(generation),
         "generation": generation,
-        "managedFields": managed_by("tonnage", "f:template"),
+        "managedFields": managed_by("tonnage", "f:template") + recorded_by(),
     }
     body["spec"]["replicas"] = live["spec"]["replicas"]
     body["status"] = live["status"] | {"observedGeneration": generation}
     return body
 
 
-def by_others(body, generation):
-    """The same as somebody else wrote it."""
+def by_others(body, generation, record="kubectl-edit"):
+    """The same as somebody else wrote it; ``record``: who wrote our annotations."""
     body = copy.deepcopy(body)
     body["metadata"] |= {
         "generation": generation,
-        "managedFields": managed_by("kubectl-edit", "f:template"),
+        "managedFields": managed_by("kubectl-edit", "f:template") + recorded_by(record),
     }
     body["status"] |= {"observedGeneration": generation}
     return body
@@ -171,11 +172,11 @@ class TestApprove:
 
     def test_who_agreed_to_pods_in_order_did_not_agree_to_another_queue(self):
         [proposal] = (
-            Loop(by_others(with_image(IN_ORDER), 9))
+            Loop(by_others(with_image(IN_ORDER), 9, "tonnage"))
             .tick(engine=FCFS, scaling=self.SCALING)
             .proposals
         )
-        loop = Loop(by_others(with_image(IN_ORDER), 9))
+        loop = Loop(by_others(with_image(IN_ORDER), 9, "tonnage"))
 
         for _ in range(3):
             loop.tick(scaling=self.SCALING, approve=proposal.digest)

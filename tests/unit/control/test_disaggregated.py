@@ -276,7 +276,7 @@ class TestWhereNothingIsMade:
 
     def test_the_object_is_about_to_go(self, made):
         body = an_object()
-        view = replace(model_view(body), is_deleting=True)
+        view = replace(model_view(body), deleted_at_s=0.0)
         writes, _ = ticked(body, roles=as_made(made)[:1], view=view)
 
         assert writes.roles == ()

@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from fleet_builders import a_deployment_body, a_fleet, a_manifest, a_model, a_state, managed_by
+from fleet_builders import (
+    a_deployment_body,
+    a_fleet,
+    a_manifest,
+    a_model,
+    a_state,
+    managed_by,
+    recorded_by,
+)
 from tonnage.control.input.memory import Memory
 from tonnage.control.tick import tick
 from tonnage.manifests.changes import KEYS
@@ -96,7 +104,7 @@ def as_stored(body):
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         container(body)[probe]["successThreshold"] = 1
         container(body)[probe]["httpGet"]["scheme"] = "HTTP"
-    body["metadata"]["managedFields"] = [ours()]
+    body["metadata"]["managedFields"] = [ours(), *recorded_by()]
 
 
 def with_a_miner(body):
@@ -117,7 +125,7 @@ def with_a_miner(body):
 
 def with_a_miner_of_nobody(body):
     with_a_miner(body)
-    body["metadata"]["managedFields"] = []
+    body["metadata"]["managedFields"] = recorded_by()
 
 
 def by_two(body):

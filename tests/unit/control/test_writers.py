@@ -13,6 +13,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     managed_by,
+    recorded_by,
 )
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.writers import (
@@ -25,7 +26,7 @@ from tonnage.control.input.writers import (
     WriteKind,
 )
 from tonnage.control.tick import tick, with_results
-from tonnage.manifests.names import DIGEST_ANNOTATION, TEMPLATE_ANNOTATION
+from tonnage.manifests.names import DIGEST_ANNOTATION, RECORD, TEMPLATE_ANNOTATION
 
 ARGO = managed_by("argocd-controller", "f:replicas")
 KUBECTL = managed_by("kubectl", "f:replicas", subresource="scale")
@@ -143,12 +144,14 @@ class Reverted(Story):
     """Another keeps our whole Deployment of an earlier spec, with what we recorded on it."""
 
     def __init__(self):
-        super().__init__(spec=OF_BEFORE, template_writers=ARGO_EDIT)
+        super().__init__(spec=OF_BEFORE)
         self.stands = OF_BEFORE
 
     def body(self):
         asked, self.spec = self.spec, self.stands
         body, self.spec = super().body(), asked
+        if self.template_writers:
+            body["metadata"]["managedFields"][-1:] = recorded_by("argocd-controller")
         return body
 
     def tick(self, *arguments, **changes):
@@ -336,7 +339,8 @@ def with_injected(body):
     ours = {"f:containers": {'k:{"name":"vllm"}': {}}}
     fields = {"f:spec": {"f:template": {"f:spec": ours}}}
     body["metadata"]["managedFields"] = [
-        {"manager": "tonnage", "operation": "Apply", "fieldsV1": fields}
+        {"manager": "tonnage", "operation": "Apply", "fieldsV1": fields},
+        *recorded_by(),
     ]
 
 
@@ -484,7 +488,10 @@ class TestTheTemplate:
 
         assert written == [0, 1, 3, 7]
         assert story.said() == ("False", "ConflictingWriter")
-        assert story.condition().message.startswith("argocd-controller changed the spec that")
+        assert story.condition().message.startswith(
+            "argocd-controller changed spec.containers[vllm].args --max-model-len, "
+            "annotation tonnage.dev/spec-digest, "
+        )
 
     def test_whose_record_a_webhook_takes_away_is_written_once(self):
         assert Unrecorded().written(num_ticks=50) == [0]
@@ -562,6 +569,105 @@ class TestTheTemplate:
         story.generation = 2
 
         assert story.tick(15) == (None, True)
+
+
+class Forged(Story):
+    """Another writes over what we recorded on the Deployment, or takes it away."""
+
+    def __init__(self, record=None, by="mallory"):
+        super().__init__()
+        self.record, self.by, self.written = record or {}, by, None
+
+    def body(self):
+        body = super().body()
+        annotations, entries = body["metadata"]["annotations"], body["metadata"]["managedFields"]
+        ours = [each for each in RECORD.values() if each not in self.record]
+        entries[-1:] = recorded_by("tonnage", *ours) if ours else []
+        for name, value in self.record.items():
+            del annotations[name]
+            if value is not None:
+                annotations[name] = value
+                entries += recorded_by(self.by, name) if self.by else []
+        return body
+
+    def tick(self, *arguments, **changes):
+        revision, image = self.revision, self.image
+        asked = super().tick(*arguments, **changes)
+        if asked[1]:
+            self.record = {}
+            self.revision = revision + (image != OUR_IMAGE)  # annotations alone count for none
+        return asked
+
+
+class TestTheRecord:
+    @pytest.mark.parametrize("name", RECORD.values())
+    def test_of_another_is_written_over_and_who_wrote_it_is_named(self, name):
+        story = Forged()
+        story.tick()
+        story.record = {name: "0123456789abcdef"}
+
+        assert story.tick() == (None, True)
+        assert story.said("Drifted") == ("True", "TemplateEdited")
+        assert story.condition("Drifted").message == f"mallory wrote annotation {name}"
+        assert story.tick() == (None, False)
+        assert story.said("Drifted") == ("False", "AsWritten")
+
+    @pytest.mark.parametrize("name", RECORD.values())
+    def test_that_was_taken_away_is_written_again(self, name):
+        story = Forged()
+        story.tick()
+        story.record = {name: None}
+
+        assert story.tick() == (None, True)
+        assert story.condition("Drifted").message == f"somebody removed annotation {name}"
+        assert story.tick() == (None, False)
+
+    @pytest.mark.parametrize("by", ["mallory", None])
+    @pytest.mark.parametrize("is_new", [True, False])
+    @pytest.mark.parametrize("name", RECORD.values())
+    def test_hides_no_edit_of_the_template(self, name, is_new, by):
+        story = Forged(by=by)
+        for _ in range(not is_new):
+            story.tick()
+        story.record = {name: "0123456789abcdef"}
+        story.edit([])
+
+        assert story.tick()[1]
+        assert story.image == OUR_IMAGE
+        told = story.condition("Drifted").message
+        assert f"annotation {name}" in told
+        assert (by or "somebody") in told
+
+    @pytest.mark.parametrize("after_s", [15, 120])
+    def test_hides_no_edit_of_the_template_after_it_was_written_back(self, after_s):
+        story = Forged()
+        story.tick()
+        story.record = {DIGEST_ANNOTATION: "0123456789abcdef"}
+        story.tick()
+        story.edit([])
+        written = [story.tick(after_s)[1] for _ in range(8)]
+
+        assert any(written)
+        assert story.said("Drifted") == ("False", "AsWritten")
+
+    def test_that_is_forged_again_and_again_is_written_ever_later_and_stays_known(self):
+        story = Forged()
+        story.tick()
+
+        def forge(story):
+            story.record = dict.fromkeys(RECORD.values(), "0123456789abcdef")
+
+        written = minutes_written(story, forge, minutes=32, is_template=True)
+
+        assert written == SCHEDULE
+        assert story.said() == ("False", "ConflictingWriter")
+        assert story.condition().message.startswith("mallory changed annotation tonnage.dev/spec")
+
+    def test_of_a_version_that_recorded_less_is_no_edit(self):
+        story = Forged({TEMPLATE_ANNOTATION: None})
+
+        assert [story.tick(), story.tick()] == [(None, False)] * 2
+        assert story.said("Drifted") == ("Unknown", "UnknownBaseline")
 
 
 class TestNone:

@@ -25,11 +25,11 @@ from fleet_builders import (
 from tonnage.control.input.memory import Memory
 from tonnage.control.input.state import Pending
 from tonnage.control.input.writers import Cause, Result, WriteKind
+from tonnage.control.observe.ownership import GONE_S
 from tonnage.control.report.event_records import EVENT_INTERVAL_S, LATE_S
 from tonnage.control.report.status import report
 from tonnage.control.tick import tick
 from tonnage.control.write.writes import CHILDREN_CHECK_S, with_object_results, writes_for
-from tonnage.fleet.views import model_view
 
 AUTOSCALER = "HorizontalPodAutoscaler llama"
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
@@ -62,6 +62,13 @@ def an_edited_body():
 def a_change(manifest):
     """The object asks for another template and another number than runs."""
     return a_state(manifest, load=5, live=a_deployment_body())
+
+
+def deleted(for_s, **changes):
+    """The same, deleted so many seconds ago, and kept by a finalizer of somebody."""
+    manifest = a_manifest(contextLength=16_384)
+    found = a_state(manifest, **{"load": 5, "live": a_deployment_body()} | changes)
+    return replace(found, view=replace(found.view, deleted_at_s=NOW_S - for_s))
 
 
 class TestScale:
@@ -212,15 +219,35 @@ class TestWhereNothingIsWritten:
 
         assert (beside.scale, beside.template, beside.check_children) == (None, None, False)
 
-    def test_for_an_object_that_is_being_deleted(self):
-        manifest = a_manifest(contextLength=16_384)
-        manifest["metadata"]["deletionTimestamp"] = "2026-01-02T00:00:00Z"
-        state = replace(a_change(a_manifest(contextLength=16_384)), view=model_view(manifest))
+    @pytest.mark.parametrize("for_s", [0, GONE_S - 1])
+    def test_for_an_object_that_was_just_deleted(self, for_s):
+        left = writes(deleted(for_s))
 
-        leaving = writes(state)
+        assert (left.scale, left.template, left.check_children) == (None, None, False)
+        assert (left.status, left.event_records) == (None, ())
 
-        assert (leaving.scale, leaving.template, leaving.check_children) == (None, None, False)
-        assert (leaving.status, leaving.event_records) == (None, ())
+    @pytest.mark.parametrize("for_s", [GONE_S, -60, 86_400])
+    def test_but_replicas_and_status_for_a_deleted_one_that_stays(self, for_s):
+        left = writes(deleted(for_s))
+        [active] = [each for each in left.status.conditions if each.type == "ScalingActive"]
+
+        assert left.scale.replicas > 2
+        assert (left.template, left.check_children, left.roles) == (None, False, ())
+        assert (active.status, active.reason) == ("True", "ScalingWhatRuns")
+        assert active.message.endswith("until a finalizer lets the deleted object go")
+
+    @pytest.mark.parametrize("is_there", [True, False])
+    def test_for_a_deleted_one_whose_deployment_goes_too(self, is_there):
+        going = {"live": a_deployment_body(deletionTimestamp="2026-01-02T00:00:00Z")}
+        left = writes(deleted(60, **(going if is_there else {"replicas": None, "live": None})))
+
+        assert (left.scale, left.template, left.check_children) == (None, None, False)
+        assert (left.status, left.event_records) == (None, ())
+
+    def test_of_replicas_for_a_deployment_that_goes(self):
+        going = a_deployment_body(deletionTimestamp="2026-01-02T00:00:00Z")
+
+        assert writes(a_state(load=5, live=going)).scale is None
 
     def test_of_templates_without_the_right_to(self):
         only = {"mode": "scaleOnly"}

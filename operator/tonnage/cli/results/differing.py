@@ -29,7 +29,7 @@ from tonnage.manifests.children import (
     replaces_pods,
     spec_digest,
 )
-from tonnage.manifests.names import WORKLOADS, template_in
+from tonnage.manifests.names import MANAGER, RECORD, WORKLOADS, Manifest, template_in
 from tonnage.sizing.cost import GpuHour, cents, gpu_hour
 from tonnage.units import count_of
 
@@ -66,7 +66,9 @@ def runs_pods(planned: Planned) -> bool:
 def view_of_plan(planned: Planned) -> DeploymentView:
     """Return what would run for a plan: everything in it is ours."""
     made = template_manifest(planned, FILE_SITE)
-    body = {**made, "metadata": {**made["metadata"], "uid": ""}}
+    owned: Manifest = {"f:annotations": {f"f:{name}": {} for name in RECORD.values()}}
+    ours = {"manager": MANAGER, "operation": "Apply", "fieldsV1": {"f:metadata": owned}}
+    body = {**made, "metadata": {**made["metadata"], "uid": "", "managedFields": [ours]}}
     view = deployment_view(body, WORKLOADS[made["kind"]])
     return replace(view, replicas=planned.replicas, template_fields=json.dumps(ALL))
 

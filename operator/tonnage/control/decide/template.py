@@ -36,7 +36,7 @@ def template_of(found: Assessment, fleet: Fleet, chosen: Chosen) -> Manifest | N
     state, writers = found.state, found.memory.writers
     if writers.template.in_backoff or chosen.model.spec.scale_target:
         return None
-    is_due = writers.template.edit or (chosen.needs_apply and not writers.is_reverted)
+    is_due = writers.template.edit or chosen.needs_apply
     if not (is_due or is_adopted(state, state.deployment)):
         return None
     live, site = state.deployment, fleet.site

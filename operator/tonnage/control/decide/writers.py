@@ -8,7 +8,6 @@ its digest is there too. What another version of Tonnage wrote is left as it is 
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
@@ -18,6 +17,7 @@ from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import Assessment, DeploymentView, Fleet, ModelState
 from tonnage.control.input.writers import CONFLICT, PARKED, SOMEBODY, Drift, Fate, FieldOwnership
 from tonnage.control.learn.believed import with_known_cache
+from tonnage.control.observe.ownership import REMOVED
 from tonnage.control.size.question import by_spec
 from tonnage.manifests.changes import FieldOwners, list_differences
 from tonnage.manifests.children import (
@@ -29,13 +29,16 @@ from tonnage.manifests.children import (
     running_model,
     spec_digest,
 )
-from tonnage.manifests.names import TEMPLATE_ANNOTATION, Manifest, template_in
+from tonnage.manifests.names import (
+    DRAIN_ANNOTATION,
+    RECORD,
+    TEMPLATE_ANNOTATION,
+    Manifest,
+    template_in,
+)
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.search import size
 from tonnage.sizing.workload import Slo
-
-REVERTED: Final = "the record of the spec"
-"""A difference: the Deployment says that it was made for another spec than it was."""
 
 
 def with_writers(found: Assessment, fleet: Fleet) -> ObjectMemory:
@@ -92,24 +95,22 @@ def _parked_generation(known: FieldOwnership, of: Assessment, live: DeploymentVi
 def _with_template(
     known: FieldOwnership, of: Assessment, live: DeploymentView, fleet: Fleet
 ) -> FieldOwnership:
-    state, now_s = of.state, fleet.now_s
-    wanted, drift = _desired_digest(state), _drift(live, of, fleet)
+    now_s, drift = fleet.now_s, _drift(live, of, fleet)
     is_seen = live.generation >= (known.template_generation or 0)
-    is_for_another = known.digest == wanted != live.digest and wanted is not None
-    is_reverted = live.owner_uid == state.view.uid and is_seen and is_for_another
-    found = _differences(drift, live, is_reverted=is_reverted)
+    found, record = _differences(drift, live), {str(each) for each in live.record_edits}
     acknowledged = _acknowledge(known, found, live, now_s)
     if of.memory.writers.deployment_uid is None and not (drift and drift.is_known):
-        acknowledged = found
+        acknowledged = found - record
+    # What a webhook makes of our write has no other owner.
+    acknowledged -= {str(each) for each in live.record_edits if each.by}
     edit = _edit(drift, found - acknowledged, live)
     return replace(
         known,
         drift=drift,
-        digest=wanted if wanted is not None and live.digest == wanted else known.digest,
-        is_reverted=is_reverted,
+        recorded=live.recorded,
         acknowledged=acknowledged,
         template_generation=None if is_seen else known.template_generation,
-        template=known.template.looked_at(edit, generation=state.view.generation, now_s=now_s),
+        template=known.template.looked_at(edit, generation=of.state.view.generation, now_s=now_s),
     )
 
 
@@ -129,14 +130,12 @@ def _acknowledge(
     return known.acknowledged & found
 
 
-def _differences(drift: Drift | None, live: DeploymentView, *, is_reverted: bool) -> frozenset[str]:
-    """Return what is to be written over: fields, else a digest of the pods' spec."""
+def _differences(drift: Drift | None, live: DeploymentView) -> frozenset[str]:
+    """Return what is to be written over, of unknown pods a digest of their spec."""
     if drift is None:
         return frozenset()
-    found = {live.pod_spec_digest} if live.template_managers else set[str]()
-    if drift.is_known:
-        found = set(map(str, drift.changes))
-    return frozenset(found | ({REVERTED} if is_reverted else set()))
+    is_foreign = bool(live.template_managers) and not drift.is_known
+    return frozenset([*map(str, drift.changes), *([live.pod_spec_digest] if is_foreign else [])])
 
 
 def _edit(drift: Drift | None, due: frozenset[str], live: DeploymentView) -> str | None:
@@ -146,10 +145,8 @@ def _edit(drift: Drift | None, due: frozenset[str], live: DeploymentView) -> str
     changes = [each for each in drift.changes if str(each) in due]
     managers = {name for each in changes for name in each.by or (SOMEBODY,)}
     what = [each.field for each in changes[:MOST_NAMED]]
-    if REVERTED in due:
-        what.append("the spec that the Deployment was made for")
-    if not changes:
-        managers, what = set(live.template_managers), what or ["the pod template"]
+    if live.pod_spec_digest in due:
+        managers, what = managers | live.template_managers, [*what, "the pod template"]
     return f"{_who(sorted(managers))} changed {', '.join(what)}"
 
 
@@ -157,26 +154,19 @@ def _who(managers: Sequence[str]) -> str:
     return " and ".join(managers) or SOMEBODY
 
 
-def _desired_digest(state: ModelState) -> str | None:
-    model = state.model
-    if not isinstance(model, ModelDeployment) or model.spec.scale_target:
-        return None
-    return spec_digest(model)
-
-
 def _drift(live: DeploymentView, of: Assessment, fleet: Fleet) -> Drift | None:
     """Return how the template differs from ours; found anew when either is another."""
     state, before = of.state, of.memory.writers.drift
     if live.owner_uid != state.view.uid:
         return None
-    recorded = (live.rendered, live.digest, live.flags, live.drain_s, live.made_from)
     around = (state.view.generation, state.model_config, fleet.site)
-    compared = (live.uid, live.template_digest, live.template_managers, *recorded, *around)
+    there = (live.template_digest, live.template_managers, live.record_edits)
+    compared = (live.uid, *there, *live.recorded, *around)
     if before is not None and before.compared == compared:
         return before
     written = _as_recorded(live, of, fleet)
     if written is None:
-        return Drift(compared=compared)
+        return Drift(compared=compared, changes=live.record_edits)
     owners = tuple((name, fields) for name, fields in json.loads(live.template_owners))
     hands = FieldOwners(ours=json.loads(live.template_fields), others=owners)
     found = list_differences(json.loads(live.template), template_in(written[0]), hands)
@@ -184,7 +174,7 @@ def _drift(live: DeploymentView, of: Assessment, fleet: Fleet) -> Drift | None:
         compared=compared,
         is_known=True,
         has_pod_monitors=written[1],
-        changes=tuple(each for each in found if not each.is_added),
+        changes=(*(each for each in found if not each.is_added), *live.record_edits),
         added=tuple(each for each in found if each.is_added),
     )
 
@@ -227,6 +217,16 @@ def _recorded_model(live: DeploymentView, state: ModelState) -> ModelDeployment 
     return running_model(state.model, live.made_from)
 
 
+def _recorded_in(found: Assessment) -> tuple[str | int | None, ...]:
+    """Return what a template that was written says of itself."""
+    if found.template is None:
+        return ()
+    ours = found.template["metadata"]["annotations"]
+    return tuple(
+        int(ours[name]) if name == DRAIN_ANNOTATION else ours[name] for name in RECORD.values()
+    )
+
+
 def with_written(
     memory: ObjectMemory,
     found: Assessment,
@@ -267,14 +267,15 @@ def with_written(
         known = replace(known, our_replicas=live.replicas, replicas=replicas)
     if template not in {None, Fate.NOT_APPLIED}:
         is_done = template is Fate.DONE  # else it may be for the last spec still, and edited
-        differences = _differences(known.drift, live, is_reverted=known.is_reverted)
+        differences = _differences(known.drift, live)
+        record = {str(each) for each in live.record_edits}
         known = replace(
             known,
             template=known.template.count_reapply(now_s),
-            acknowledged=differences | {REVERTED} if is_done else frozenset(),
+            acknowledged=differences | set(map(str, REMOVED.values())) if is_done else frozenset(),
             # The API server counts no write that changes annotations alone.
-            template_generation=generation + bool(found.changes or differences),
+            template_generation=generation + bool(found.changes or differences - record),
             template_at_s=now_s if is_done else None,
-            digest=_desired_digest(found.state) if is_done else known.digest,
+            recorded=_recorded_in(found) if is_done else known.recorded,
         )
     return memory if known is memory.writers else replace(memory, writers=known)

@@ -22,7 +22,7 @@ from tonnage.estimate.planning_constants import Belief
 from tonnage.estimate.samples import EngineSamples
 from tonnage.manifests.changes import Change
 from tonnage.manifests.children import Site, has_recorded_cache
-from tonnage.manifests.names import DEPLOYMENT, WORKLOADS, Manifest, Workload
+from tonnage.manifests.names import DEPLOYMENT, RECORD, WORKLOADS, Manifest, Workload
 from tonnage.manifests.roles import RoleManifest
 from tonnage.manifests.target import UNREAD, TargetEngine
 from tonnage.policy.need import Capacity
@@ -53,7 +53,8 @@ class ModelView:
     """JSON of the object without status and managedFields."""
     status: str
     """JSON; compared before a write, never an input to a decision."""
-    is_deleting: bool
+    deleted_at_s: float | None = None
+    """Since when somebody wants it gone; None: nobody does."""
     approve: str | None = None
     """The annotation by which somebody agrees to a plan, as it stands there."""
     operator_class: str | None = None
@@ -64,6 +65,10 @@ class ModelView:
     """Of the spec, as it was written for that one."""
     is_oversized: bool = False
     """It has more bytes than are read of one."""
+
+    @property
+    def is_deleting(self) -> bool:
+        return self.deleted_at_s is not None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -127,6 +132,8 @@ class DeploymentView:
     """Digest of the pod template as we wrote it, as we recorded it."""
     made_from: str | None = None
     """JSON of the part of the spec that its template was made from, as we recorded it."""
+    record_edits: tuple[Change, ...] = ()
+    """Annotations of that record that are not as we applied them."""
     is_paused: bool = False
     """Somebody stopped its rollouts: pods are added and taken away, and none is replaced."""
     is_deleting: bool = False
@@ -134,6 +141,11 @@ class DeploymentView:
     @property
     def workload(self) -> Workload:
         return WORKLOADS[self.kind]
+
+    @property
+    def recorded(self) -> tuple[str | int | None, ...]:
+        """What we recorded on it, in the order of ``RECORD``; None: it is not as we applied it."""
+        return tuple(getattr(self, name) for name in RECORD)
 
     @property
     def is_of_a_model(self) -> bool:

@@ -210,10 +210,14 @@ class FieldOwnership:
     """Of the Deployment, that our last write of the template comes to, until that is seen."""
     template_at_s: float | None = None
     """When it was made; None: no answer tells whether it was."""
-    digest: str | None = None
-    """Of the spec that the Deployment was made for when it was last as we wrote it."""
-    is_reverted: bool = False
-    """It was made for this spec, and says now that it was made for another."""
+    recorded: tuple[str | int | None, ...] = ()
+    """What we recorded on the Deployment, in the order of ``RECORD``."""
+
+    @property
+    def digest(self) -> str | None:
+        """That of the spec which the Deployment was made for when it was last as we wrote it."""
+        digest = self.recorded[0] if self.recorded else None
+        return None if digest is None else str(digest)
 
     @property
     def left(self) -> Reason | None:

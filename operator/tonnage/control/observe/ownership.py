@@ -8,14 +8,26 @@ shown, measured or counted as the object's.
 import json
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from tonnage.api.objects import ModelDeployment
+from tonnage.control.input.memory import ObjectMemory
 from tonnage.control.input.state import ACTING, Assessment, DeploymentView, Fleet, ModelState
-from tonnage.manifests.names import ADOPT_LABEL, CONTAINER, selector
+from tonnage.control.input.writers import FieldOwnership
+from tonnage.manifests.changes import Change
+from tonnage.manifests.names import ADOPT_LABEL, CONTAINER, RECORD, selector
 
 HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
 """What gives a pod its node's."""
+
+
+GONE_S: Final = 30.0
+"""From a deletion until what goes with the object has gone."""
+REMOVED: Final = {
+    field: Change(field=f"annotation {name}", before=None, after="")
+    for field, name in RECORD.items()
+}
+"""By field of ``RECORD``: the annotation is there no more."""
 
 
 def own_only(state: ModelState, *, may_adopt: bool = True) -> ModelState:
@@ -33,6 +45,24 @@ def _is_own(state: ModelState, live: DeploymentView) -> bool:
     if isinstance(model, ModelDeployment) and model.spec.scale_target:
         return live.is_opted_in and not live.is_of_a_model and state.earlier_owner is None
     return live.owner_uid == state.view.uid
+
+
+def with_own_record(state: ModelState, known: ObjectMemory | None) -> ModelState:
+    """Return an object with what we recorded on its Deployment, whatever others made of that.
+
+    ``known``: of before. A process that just began has nothing but what is there.
+    """
+    live, writers = state.deployment, known.writers if known else FieldOwnership()
+    if live is None or live.uid != writers.deployment_uid:
+        return state
+    pairs = zip(RECORD, writers.recorded, live.recorded, strict=False)
+    lost: dict[str, Any] = {field: was for field, was, value in pairs if was and value is None}
+    if not lost:
+        return state
+    edited = {each.field for each in live.record_edits}
+    removed = (REMOVED[field] for field in lost if REMOVED[field].field not in edited)
+    edits = (*live.record_edits, *removed)
+    return replace(state, deployment=replace(live, **lost, record_edits=edits))
 
 
 def is_adopted(state: ModelState, live: DeploymentView | None) -> bool:
@@ -89,17 +119,29 @@ def conflict_written(live: DeploymentView, uid: str) -> str:
 
 def may_act(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether the Deployment of this object may be touched at all."""
-    return found.refusal is None and _is_ours(found, fleet)
+    has_plan = found.refusal is None and not found.state.view.is_deleting
+    return has_plan and _is_ours(found, fleet)
 
 
 def may_scale(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether its replicas may be written: of what runs, where the spec is refused."""
-    return (found.refusal is None or found.uses_previous_spec) and _is_ours(found, fleet)
+    has_plan = found.refusal is None or found.uses_previous_spec
+    return has_plan and is_there(found, fleet) and _is_ours(found, fleet)
+
+
+def is_there(found: Assessment, fleet: Fleet) -> bool:
+    """Tell whether an object is there to stay, or deleted and kept by a finalizer with its pods.
+
+    What the garbage collector takes, or the namespace, goes soon after: what stays serves on.
+    """
+    deleted_at_s, live = found.state.view.deleted_at_s, found.state.deployment
+    is_new = deleted_at_s is not None and 0 <= fleet.now_s - deleted_at_s < GONE_S
+    return deleted_at_s is None if live is None else not (live.is_deleting or is_new)
 
 
 def _is_ours(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether Tonnage acts for this object, nobody beside it, and the chart lets it."""
-    is_alone = found.state.conflicting_autoscaler is None and not found.state.view.is_deleting
+    is_alone = found.state.conflicting_autoscaler is None
     has_right = fleet.settings.mode == "full" or not owns_children(found)
     return found.is_acting and is_alone and has_right
 

@@ -112,7 +112,7 @@ _OF_CONDITIONS: Final[Mapping[str, str]] = {
     "RuntimeClassMissing": "the RuntimeClass of spec.pods does not exist",
     "ScaledToZeroExternally": "somebody scaled to 0: it stays at 0 until the spec changes",
     "Scaling": "replicas follow the plan",
-    "ScalingWhatRuns": "the spec is refused, so replicas follow a plan for the pods that run",
+    "ScalingWhatRuns": "the spec is refused, or the object deleted: the pods that run are scaled",
     "Scheduled": "no pod waits for a GPU, and none fails",
     "ServerDelay": "most of the time to the first token passes outside of the engine",
     "SlowPod": "one pod takes much longer than the others for the same step: look at its node",

@@ -119,8 +119,10 @@ def _scaling(found: Assessment) -> Finding:
     if found.blackout:
         state: State = "False" if found.traffics.is_blind else "True"
         return Finding(state, "MetricsOutage", found.blackout)
-    if found.refusal:
-        message = "replicas follow a plan for the running pods until the spec can be applied"
+    is_deleted = found.state.view.is_deleting
+    if found.refusal or is_deleted:
+        end = "a finalizer lets the deleted object go" if is_deleted else "the spec can be applied"
+        message = f"replicas follow a plan for the running pods until {end}"
         return Finding("True", "ScalingWhatRuns", message)
     return Finding("True", "Scaling", "replicas follow the plan")
 
@@ -229,7 +231,7 @@ def template_drift(found: Assessment, _: Fleet) -> Finding | None:
     drift, live = found.memory.writers.drift, found.state.deployment
     if drift is None or live is None:
         return None
-    if not drift.is_known:
+    if not drift.is_known and not drift.changes:
         why = "drift is unknown: another version or other settings of Tonnage wrote the template"
         if not isinstance(found.state.model, ModelDeployment):
             why = "drift is unknown: the spec is invalid"
@@ -254,8 +256,10 @@ def _manager(change: Change) -> tuple[str, str]:
 
 
 def _field(change: Change) -> str:
-    if change.is_added:
-        return change.field if change.before == "there" else f"{change.field} {change.before}"
+    if change.is_added or change.after == "":
+        return (
+            change.field if change.before in {None, "there"} else f"{change.field} {change.before}"
+        )
     became = f" {change.before}" if change.before else ""
     return f"{change.field}{became}, ours: {change.after or 'none'}"
 

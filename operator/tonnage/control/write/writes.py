@@ -19,7 +19,7 @@ from tonnage.control.input.writers import (
     Results,
     WriteKind,
 )
-from tonnage.control.observe.ownership import may_act, may_scale, owns_children
+from tonnage.control.observe.ownership import is_there, may_act, may_scale, owns_children
 from tonnage.control.report.conditions import due, edited, said_by_roles
 from tonnage.control.report.event_records import EventRecord, event_records
 from tonnage.control.report.status import Reported
@@ -117,7 +117,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     view, known, deployment = found.state.view, found.memory.written, found.state.deployment
     waiting = found.waiting_kinds(fleet.now_s)
     waits = bool(waiting & {WriteKind.TEMPLATE, WriteKind.CHILDREN})
-    acts = may_act(found, fleet)
+    acts, is_leaving = may_act(found, fleet), view.is_deleting and not is_there(found, fleet)
     scale = _scale(found) if may_scale(found, fleet) else None
     # A status of what is too large to be read costs the API server as much as the object does.
     is_mute = view.is_oversized or WriteKind.STATUS in waiting
@@ -162,8 +162,8 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         first_replicas=found.decision.replicas if found.decision else None,
         check_children=checks,
         check_leftovers=checks and _is_spec_new(found),
-        status=None if is_mute or view.is_deleting else reported.status,
-        event_records=() if view.is_deleting else events,
+        status=None if is_mute or is_leaving else reported.status,
+        event_records=() if is_leaving else events,
         is_oversized=view.is_oversized,
     )
     known = _with_check(known, found, fleet) if checks else known
