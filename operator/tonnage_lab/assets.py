@@ -62,7 +62,7 @@ class Tool:
     must_contain: bytes = b""
     """What a program of another's making must have compiled in to be of use."""
     build_s: float = 60.0
-    """Roughly, the CPU time of a build after those above it, whose packages it shares, in seconds."""
+    """Rough CPU time, in seconds, of a build after those above it, whose packages it shares."""
     is_of_lab: bool = True
     """Else only a test asks for it, and its module is with the tests."""
 
