@@ -3,6 +3,7 @@
 What Prometheus answers is laid out as bytes before a tick begins, and read in it.
 """
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class FleetWorld:
         for name, body in self._answers.items():
             reader = AnswerReader(scrapes, max_series=MAX_SERIES)
             reader.feed(body)
-            reader.end()
+            reader.end(most_kept_bytes=math.inf)
             answers.add(name, sets[0], (reader.answered, False, 0.0))
         return answers
 
