@@ -9,13 +9,11 @@ The form::
 
 What is not known is left out. The types of the fields bound what is read. Figures have six
 significant digits, times are whole unix seconds, and covariances have nine digits: near-singular
-ones lose their definiteness to less. Version 3 had other names for the fields, objects in shards,
-and a history of demand in them.
+ones lose their definiteness to less.
 """
 
 import json
 import math
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
@@ -30,8 +28,6 @@ from tonnage.units import KIB
 
 VERSION: Final = 4
 """Raised when the meaning of a stored figure changes."""
-BEFORE: Final = 3
-"""The oldest version that is read."""
 DIGITS: Final = 6
 COVARIANCE_DIGITS: Final = 9
 STARTS: Final = ("cold_start_s", "cold_start_deviation_s", "node_wait_s", "num_starts")
@@ -59,7 +55,6 @@ class Loaded:
     """Entries with a figure that we would not write."""
     num_widened: int = 0
     """Covariances that were none."""
-    version: int = VERSION
 
 
 def dump(known: Calibrations) -> str:
@@ -105,14 +100,14 @@ def _by_namespace(entries: Mapping[Scope, object]) -> dict[str, dict[str, Any]]:
 
 
 def load(text: str) -> Loaded:
-    """Read what was learned, of this version or of the one before, a shard of that too.
+    """Read what was learned.
 
     Raises:
         NewerStateError: of a later version.
         CorruptedStateError: of an older one, or of none at all.
     """
     state = _document(text)
-    reader = _Reader(is_before=state["version"] == BEFORE)
+    reader = _Reader()
     known = Calibrations(
         speed=reader.by_scope(state.get("speed", {}), reader.speed),
         memory=reader.by_scope(state.get("memory", {}), reader.memory),
@@ -122,7 +117,6 @@ def load(text: str) -> Loaded:
         calibrations=known,
         num_dropped=reader.num_dropped,
         num_widened=reader.num_widened,
-        version=state["version"],
     )
 
 
@@ -136,7 +130,7 @@ def _document(text: str) -> Mapping[str, Any]:
         raise CorruptedStateError("not an object with a version")
     if version > VERSION:
         raise NewerStateError(f"version {version}, this operator knows up to {VERSION}")
-    if version < BEFORE:
+    if version < VERSION:
         raise CorruptedStateError(f"version {version} is no longer supported")
     return dict(state)
 
@@ -144,9 +138,8 @@ def _document(text: str) -> Mapping[str, Any]:
 class _Reader:
     """Reads entry by entry, and counts those that are none."""
 
-    def __init__(self, *, is_before: bool) -> None:
+    def __init__(self) -> None:
         self.num_dropped = self.num_widened = 0
-        self._is_before = is_before
 
     def by_scope(self, found: Any, read: Callable[[Any], Entry]) -> dict[Scope, Entry]:
         return {
@@ -168,36 +161,21 @@ class _Reader:
         return known
 
     def speed(self, entry: Any) -> SpeedPosterior:
-        posterior = convert(self._named(entry), SpeedPosterior)
+        posterior = convert(entry, SpeedPosterior)
         covariance, is_sound = repair(posterior.covariance)
         self.num_widened += not is_sound
         return replace(posterior, covariance=covariance)
 
     def memory(self, entry: Any) -> MemoryReport:
-        return convert(self._named(entry), MemoryReport)
+        return convert(entry, MemoryReport)
 
     def of_object(self, entry: Any) -> ObjectPosterior:
-        found = self._named(entry)
+        found = convert(entry, dict[str, Any])
         for names in PARTS:
             part = {name: found.pop(name) for name in names if name in found}
             if part and self.entries({"part": part}, lambda each: convert(each, ObjectPosterior)):
                 found |= part
         return convert(found, ObjectPosterior)
-
-    def _named(self, entry: Any) -> dict[str, Any]:
-        """Return an entry by the names of the fields of this version."""
-        known = convert(entry, dict[str, Any])
-        return {_field_of(key): each for key, each in known.items()} if self._is_before else known
-
-
-def _field_of(key: str) -> str:
-    """Return the field that version 3 named so.
-
-    >>> _field_of("coldStartSeconds"), _field_of("slotsMovedAt")
-    ('cold_start_s', 'slots_moved_at_s')
-    """
-    name = re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", key)
-    return re.sub("_at$", "_at_s", re.sub("_seconds$", "_s", name))
 
 
 MAX_BYTES: Final = 768 * KIB

@@ -1,7 +1,6 @@
 """The calibration ConfigMap: read when this process starts to lead, written rarely.
 
-It is never overwritten before it is understood. The version before had a part of it in shards,
-which are read with it and left as they are.
+It is never overwritten before it is understood.
 """
 
 import logging
@@ -15,7 +14,6 @@ from tonnage.cluster.kube import CONFIG_MAPS, KubeApi
 from tonnage.control.input.times import age_s
 from tonnage.estimate.calibration import Calibrations
 from tonnage.estimate.stored import (
-    BEFORE,
     CorruptedStateError,
     Loaded,
     NewerStateError,
@@ -31,8 +29,6 @@ LOG = logging.getLogger("tonnage.calibration")
 NAME: Final = "tonnage-calibration"
 ASIDE: Final = f"{NAME}-corrupt-0"
 """A copy of what could not be read."""
-SHARDS: Final = tuple(f"{NAME}-objects-{number}" for number in range(16))
-"""Of the version before: what belonged to one object each."""
 KEY: Final = "calibration.json"
 SOURCE: Final = "source"
 INTERVAL_S: Final = 60
@@ -119,36 +115,30 @@ class CalibrationConfigMap:
 
     def _read(self) -> Calibrations:
         try:
-            first = self._load(NAME)
-            loaded = [first, *map(self._load, SHARDS if first.version <= BEFORE else ())]
+            loaded = self._load()
         except WorldError as error:
             self._failed = _told("Unreadable", f"not read: {error}")
             return Calibrations()
         self._is_read, self._failed = True, None
-        num_dropped = sum(each.num_dropped for each in loaded)
-        num_widened = sum(each.num_widened for each in loaded)
-        if num_dropped or num_widened:
-            entries = count_of(num_dropped, "entry", "entries")
-            what = f"{entries} dropped as impossible, the uncertainty of {num_widened} was widened"
+        if loaded.num_dropped or loaded.num_widened:
+            entries = count_of(loaded.num_dropped, "entry", "entries")
+            widened = f"the uncertainty of {loaded.num_widened} was widened"
+            what = f"{entries} dropped as impossible, {widened}"
             self._found = _told("EntriesDropped", what)
-        known = [each.calibrations for each in loaded]
-        # Shards are read again until what they hold is written here.
-        self._held = first.calibrations
-        return _merge(*known)
+        self._held = loaded.calibrations
+        return self._held
 
-    def _load(self, name: str) -> Loaded:
-        """Read a part; one that cannot be is told, and a shard of the version before is dropped."""
-        stored = self._kube.get(CONFIG_MAPS.path(self._namespace, name)) or {}
+    def _load(self) -> Loaded:
+        """Read what is stored: nothing, and why, where it cannot be."""
+        stored = self._kube.get(CONFIG_MAPS.path(self._namespace, NAME)) or {}
         text = (stored.get("data") or {}).get(KEY)
-        if name == NAME and self._unread is not None:
+        if self._unread is not None:
             if text == self._unread:
                 return Loaded(calibrations=Calibrations())
             self._found = self._corrupted = self._unread = None
         try:
-            return load(text) if text else Loaded(calibrations=Calibrations(), version=0)
+            return load(text) if text else Loaded(calibrations=Calibrations())
         except (NewerStateError, CorruptedStateError) as error:
-            if name != NAME:
-                return Loaded(calibrations=Calibrations(), num_dropped=1)
             self._unread = text
             if isinstance(error, NewerStateError):
                 message = f"{error}: it is not changed, and nothing is saved"
@@ -203,7 +193,7 @@ def _told(code: str, what: str) -> Reason:
 
 
 def _merge(*known: Calibrations) -> Calibrations:
-    """Return all; what comes later stands above what comes before."""
+    """Return all; what comes later counts before what comes first."""
     return Calibrations(
         speed={at: entry for each in known for at, entry in each.speed.items()},
         memory={at: entry for each in known for at, entry in each.memory.items()},

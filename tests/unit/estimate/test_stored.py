@@ -94,26 +94,6 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
-BEFORE = """
-{"inherited": {"k": 0.6}, "version": 3,
- "memory": {"blue": {"m": {"kvTokens": 512345.5, "reportedAt": 1760000100}}},
- "speed": {"blue": {"k": {
-   "bandwidthEfficiency": 0.7, "covariance": [0.01, 0, 0, 0.0025, 0, 0.01], "learnedAt": 5,
-   "misfit": 0.1, "numSteps": 10000, "numWindows": 10, "overheadFactor": 1.25,
-   "prefillEfficiency": 0.5, "regimeAt": 4, "surprise": -0.5}}}}
-"""
-SHARD = """
-{"version": 3, "objects": {"u": {
-   "burstFactor": 1.6, "coldStartDeviationSeconds": 4, "coldStartSeconds": 90,
-   "goodput_factor": 0.9, "judgedAt": 5, "kvTokens": 70000, "memoryKey": "m",
-   "nodeWaitSeconds": 30, "numJudged": 120, "numStarts": 2, "plannedSplit": "p",
-   "slotsMovedAt": 1760000000,
-   "demand": {"version": 1, "keptAt": 5, "unit": "k", "unitRequestsPerSecond": 2.5,
-     "means": {"first": 7, "text": "ABAAgB"}, "record": {"trend": [1.5, 30]},
-     "rises": [20, 0, 1.5, 0, 0, 4], "held": [[2, 3], [1, 5], [0, 8], [0, 9.5]]},
-   "ledger": {"windowSeconds": 86400, "limits": {}}}}}
-"""
-"""As the operator wrote them when objects were in shards."""
 
 
 def covariance_of(factor):
@@ -252,53 +232,15 @@ class TestRoundTrip:
 
 
 class TestVersions:
-    def test_the_one_before_is_read_without_what_it_inherited(self):
-        loaded = load(BEFORE)
-
-        assert (loaded.num_dropped, loaded.version) == (0, 3)
-        assert loaded.calibrations.memory == {
-            Scope("blue", "m"): MemoryReport(kv_tokens=512_345.5, reported_at_s=1_760_000_100)
-        }
-        posterior = a_posterior(
-            overhead_factor=1.25, surprise=-0.5, misfit=0.1, regime_at_s=4, learned_at_s=5
-        )
-        assert loaded.calibrations.speed == {Scope("blue", "k"): posterior}
-
-    def test_of_a_shard_of_it_histories_and_ledgers_go_and_records_stay(self):
-        loaded = load(SHARD)
-
-        assert loaded.num_dropped == 0
-        assert loaded.calibrations.objects == {
-            "u": ObjectPosterior(
-                goodput_factor=0.9,
-                num_judged=120,
-                judged_at_s=5,
-                burst_factor=1.6,
-                cold_start_s=90,
-                cold_start_deviation_s=4,
-                node_wait_s=30,
-                num_starts=2,
-                memory_key="m",
-                kv_tokens=70_000,
-                slots_moved_at_s=1_760_000_000,
-                planned_split="p",
-                demand=RECORD,
-            )
-        }
-
-    @pytest.mark.parametrize("entry", [{"kvTokens": 0}, {"kvTokens": "9"}, {}, None, 5])
-    def test_of_the_one_before_what_is_none_is_dropped_alone(self, entry):
-        state = json.loads(BEFORE)
-        state["memory"]["blue"]["bad"] = entry
-
-        loaded = load(json.dumps(state))
-
-        assert (loaded.num_dropped, len(loaded.calibrations.memory)) == (1, 1)
-
     @pytest.mark.parametrize("version", [5, 10**30])
     def test_a_later_one_is_told_apart(self, version):
         with pytest.raises(NewerStateError, match=rf"version {version}, .* up to 4"):
             load(json.dumps({"version": version, "speed": "anything"}))
+
+    @pytest.mark.parametrize("version", [0, 3])
+    def test_an_older_one_is_not_read(self, version):
+        with pytest.raises(CorruptedStateError, match=f"version {version} is no longer supported"):
+            load(json.dumps({"version": version}))
 
     def test_what_is_not_read_any_more_costs_an_object_nothing(self):
         loaded = load(with_objects(u=an_object(host_cache={"asked": "k", "fraction": 0.3})))
@@ -447,9 +389,9 @@ class TestWhatIsDropped:
         assert loaded.num_dropped == 2
         assert loaded.calibrations == Calibrations()
 
-    @given(json_values, json_values, json_values, st.sampled_from([3, 4]))
-    def test_is_garbage_of_any_form(self, speed, memory, objects, version):
-        state = a_state(speed=speed, memory=memory, objects=objects, version=version)
+    @given(json_values, json_values, json_values)
+    def test_is_garbage_of_any_form(self, speed, memory, objects):
+        state = a_state(speed=speed, memory=memory, objects=objects)
         known = load(json.dumps(state)).calibrations
 
         assert all(0 < each.bandwidth_efficiency <= 1.5 for each in known.speed.values())

@@ -20,10 +20,6 @@ NOW_S = 1_800_000_000
 MINUTE_S = 60
 BLUE = Scope("blue", "k")
 UID = "0f9a6e1c-0d7d-4b0e-9f44-0a3a0ad4f3a1"
-SHARD = f"{PREFIX}-objects-12"
-"""Of the version before: one of sixteen."""
-OLD = '{"version": 3, "memory": {"blue": {"m": {"kvTokens": 512345, "reportedAt": 5}}}}'
-OLD_OBJECTS = f'{{"version": 3, "objects": {{"{UID}": {{"goodputFactor": 0.9, "numJudged": 40}}}}}}'
 KNOWN = Calibrations(
     speed={BLUE: a_posterior(learned_at_s=NOW_S)},
     memory={Scope("blue", "m"): MemoryReport(kv_tokens=70_000, reported_at_s=NOW_S)},
@@ -182,65 +178,6 @@ class TestWhatIsKept:
         assert kube.writes == []
         assert kept.calibrations == KNOWN
         assert "the Lease was lost" in kept.problem.message
-
-
-class TestTheVersionBefore:
-    @pytest.fixture
-    def kube(self):
-        return KubeDouble([(SHARED, a_config_map(OLD)), (SHARD, a_config_map(OLD_OBJECTS))])
-
-    def test_is_read_with_its_shards(self, kube):
-        read = loaded(a_store(kube))
-
-        assert read.problem is None
-        assert read.calibrations == Calibrations(
-            memory={Scope("blue", "m"): MemoryReport(kv_tokens=512_345, reported_at_s=5)},
-            objects={UID: ObjectPosterior(goodput_factor=0.9, num_judged=40)},
-        )
-
-    def test_is_read_where_it_had_shards_alone(self, kube):
-        del kube.objects[SHARED]
-
-        assert loaded(a_store(kube)).calibrations.objects.keys() == {UID}
-
-    def test_goes_on_in_one_config_map_and_its_shards_are_left_as_they_are(self, kube):
-        store = a_store(kube)
-        known = loaded(store).calibrations
-
-        keep(store, known)
-
-        assert [call.path for call in kube.writes] == [SHARED]
-        assert json.loads(text_of(kube))["version"] == 4
-        assert text_of(kube, SHARD) == OLD_OBJECTS
-        del kube.objects[SHARD]
-        assert loaded(a_store(kube)).calibrations == known
-
-    def test_is_read_once(self, kube):
-        store = a_store(kube)
-        keep(store, store.read())
-        kube.put(SHARD, a_config_map(OLD_OBJECTS.replace("0.9", "0.5")))
-
-        [known] = loaded(a_store(kube)).calibrations.objects.values()
-
-        assert known.goodput_factor == 0.9
-
-    @pytest.mark.parametrize("text", ["{", '{"version": 9}', '{"version": 2}'])
-    def test_loses_a_shard_that_cannot_be_read_alone(self, kube, text):
-        kube.put(f"{PREFIX}-objects-3", a_config_map(text))
-
-        read = loaded(a_store(kube))
-
-        assert read.calibrations.objects.keys() == {UID}
-        assert read.problem.code == "EntriesDropped"
-
-    def test_is_not_overwritten_before_each_shard_was_read(self, kube):
-        kube.fail = Failing({"get": [f"{PREFIX}-objects-15"]})
-        store = a_store(kube)
-        read = loaded(store)
-        keep(store, KNOWN)
-
-        assert read.problem.code == "Unreadable"
-        assert kube.writes == []
 
 
 class TestAClockThatWasSetBack:
