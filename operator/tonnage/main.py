@@ -55,8 +55,7 @@ END_S = 15.0
 def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
     """Put the loop together."""
     folders = [GPU_FOLDER, *([Path(settings.catalog_folder)] if settings.catalog_folder else [])]
-    has_pod_monitors = kube.serves(POD_MONITORS)
-    site = site_of(settings, has_pod_monitors=has_pod_monitors)
+    site = site_of(settings, has_pod_monitors=kube.serves(POD_MONITORS))
     led = kube.with_fence(leadership.check)
     writer = Writer(
         kube=led, site=site, queue=WriteQueue(per_s=settings.writes_per_s, start=beside)
@@ -86,7 +85,7 @@ def build(settings: Settings, kube: KubeApi, leadership: Leadership) -> Loop:
             kube=kube,
             namespaces=settings.namespaces,
             work=BackgroundTask(beside),
-            has_pod_monitors=has_pod_monitors,
+            has_pod_monitors=site.has_pod_monitors,
         ),
     )
 

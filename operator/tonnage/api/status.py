@@ -343,7 +343,7 @@ class Status(ApiModel):
     conditions: Annotated[
         tuple[Condition, ...],
         Field(
-            max_length=16,
+            max_length=32,
             json_schema_extra={
                 "x-kubernetes-list-type": "map",
                 "x-kubernetes-list-map-keys": ["type"],

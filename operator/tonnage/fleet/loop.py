@@ -252,7 +252,8 @@ def within(budget_s: float, clock: Callable[[], float]) -> Callable[[float], Non
 
     def end_after(share: float) -> None:
         now_s = clock()
-        begun_s.append(now_s)
+        if not begun_s:
+            begun_s.append(now_s)
         if now_s - begun_s[0] >= share * budget_s:
             spent = format_s(share * budget_s)
             raise SearchAbandonedError(f"{spent} of each tick are for searches like this one")

@@ -19,8 +19,6 @@ from tonnage.manifests.names import ADOPT_LABEL, CONTAINER, RECORD, selector
 
 HOST: Final = ("hostNetwork", "hostPID", "hostIPC")
 """What gives a pod its node's."""
-
-
 GONE_S: Final = 30.0
 """From a deletion until what goes with the object has gone."""
 REMOVED: Final = {

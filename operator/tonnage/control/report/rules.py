@@ -257,9 +257,8 @@ def _manager(change: Change) -> tuple[str, str]:
 
 def _field(change: Change) -> str:
     if change.is_added or change.after == "":
-        return (
-            change.field if change.before in {None, "there"} else f"{change.field} {change.before}"
-        )
+        value = "" if change.before in {None, "there"} else f" {change.before}"
+        return f"{change.field}{value}"
     became = f" {change.before}" if change.before else ""
     return f"{change.field}{became}, ours: {change.after or 'none'}"
 

@@ -327,7 +327,7 @@ def _standing(view: ModelView) -> Status:
     try:
         return Status.model_validate_json(view.status, extra="ignore")
     except ValidationError as error:
-        unread = {each["loc"][0] for each in error.errors()}
+        unread = {each["loc"][0] for each in error.errors() if each["loc"]}
     sections = {name: each for name, each in json.loads(view.status).items() if name not in unread}
     return Status.model_validate_json(json.dumps(sections), extra="ignore")
 
