@@ -12,6 +12,7 @@ from fleet_builders import (
     a_sizing,
     a_state,
     assessed,
+    recorded_by,
 )
 from tonnage.control.observe.starting import SILENT, held_up, read_crash
 from tonnage.control.report.rules import capacity_available
@@ -254,6 +255,7 @@ def test_a_shorter_request_stays_until_the_spec_changes():
     agreed = assessed(replace(waits, view=replace(waits.view, approve=proposal.digest)))
     live = agreed.template | {"status": {}}
     live["metadata"] |= {"uid": "uid-of-deployment-llama", "generation": 4}
+    live["metadata"]["managedFields"] = recorded_by()
     runs = assessed(a_state(a_manifest(), live=live, pods=[], engines=()))
 
     assert flags_in(agreed.template).context_tokens == 7000

@@ -13,6 +13,7 @@ from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.metrics import WINDOWS
+from tonnage.manifests.names import MANAGER
 
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = first_replicas()
@@ -127,8 +128,9 @@ class TestAnotherWriter:
     def undo(self, world, replicas):
         live = world.kube.objects[PLACE]
         generation = live["metadata"].get("generation", 1) + 2
-        metadata = live["metadata"] | managed_by("autoscaler")["metadata"]
-        metadata |= {"generation": generation}
+        applied = [each for each in live["metadata"]["managedFields"] if each["manager"] == MANAGER]
+        [entry] = managed_by("autoscaler")["metadata"]["managedFields"]
+        metadata = live["metadata"] | {"generation": generation, "managedFields": [*applied, entry]}
         spec = live["spec"] | {"replicas": replicas}
         world.kube.put(PLACE, live | {"metadata": metadata, "spec": spec})
 

@@ -100,8 +100,8 @@ class TestParts:
     def test_who_failed_last_comes_last(self):
         alone = {"blue": 615.0, "green": 600.0, "red": 600.0}
 
-        assert asked(SMALL, alone) == [("green",), ("red",), ("blue",)]
-        assert asked(SMALL, alone, first="red") == [("red",), ("green",), ("blue",)]
+        assert asked(SMALL, alone, 15.0) == [("green",), ("red",), ("blue",)]
+        assert asked(SMALL, alone, 15.0, first="red") == [("red",), ("green",), ("blue",)]
 
     def test_begin_with_the_one_that_was_kept_waiting(self):
         known = pods(blue=900, green=900, red=900)
