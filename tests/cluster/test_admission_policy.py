@@ -995,6 +995,7 @@ def a_container(kind: str = "containers", **fields: Any) -> dict[str, Any]:
         (a_container("initContainers", ports=[{"containerPort": 1, "hostPort": 22}]),
          "none of the node's"),
         ({"serviceAccountName": "admin"}, "as the ServiceAccount default"),
+        ({"serviceAccount": "admin"}, "as the ServiceAccount default"),
         ({"nodeName": "gpu-0"}, "no privileges"),
         ({"resourceClaims": [{"name": "a", "resourceClaimName": "a"}]}, "no GPU but the engine's"),
         ({"containers": [{"name": "a", "image": "none"}]}, "no privileges"),

@@ -384,6 +384,11 @@ HOSTILE: tuple[Hostile, ...] = (
     _a("a whole Secret as variables", sidecar(envFrom=[{"secretRef": {"name": "s"}}]),
        f"{_SIDE}.envFrom[0].secretRef"),
     _a("a node", {"spec": {"nodeName": "gpu-0"}}, "spec.nodeName"),
+    _a("a node past its labels", {"spec": {"affinity": {"nodeAffinity": {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": ["gpu-0"]}]}]}}}}},
+       "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
+       ".nodeSelectorTerms[0].matchFields"),
     _a("a path in a volume", sidecar(volumeMounts=[
         {"name": "cache", "mountPath": "/c", "subPath": "../../etc"}]),
        f"{_SIDE}.volumeMounts[0].subPath"),
@@ -399,6 +404,9 @@ HOSTILE: tuple[Hostile, ...] = (
        f"{_SIDE}.resources.limits[nvidia.com/gpu]"),
     _a("a slice", sidecar(resources={"limits": {"nvidia.com/mig-1g.10gb": 1}}),
        f"{_SIDE}.resources.limits[nvidia.com/mig-1g.10gb]"),
+    *(_a(f"a GPU as {name}", sidecar(resources={"limits": {name: 1}}),
+         f"{_SIDE}.resources.limits[{name}]")
+      for name in ("tencent.com/vcuda-core", "huawei.com/Ascend910", "smarter-devices/nvidia0")),
     _a("a GPU of AMD", sidecar(resources={"requests": {"amd.com/gpu": 1}}),
        f"{_SIDE}.resources.requests[amd.com/gpu]"),
     _a("a GPU before the engine", {"spec": {"initContainers": [
@@ -442,7 +450,8 @@ HOSTILE: tuple[Hostile, ...] = (
        f"{_ENGINE}.envFrom"),
     *(_a(f"a mount of the engine at {path}", engine(volumeMounts=[
         {"name": "more", "mountPath": path}]), f"{_ENGINE}.volumeMounts[0].mountPath")
-      for path in ("/cache", "/cache/", "/dev/shm", "/mnt/../cache",  # noqa: S108
+      for path in ("/cache", "/cache/", "/dev/shm", "/dev/shm/tonnage", "/mnt/../cache",  # noqa: S108
+                   "/", "/dev", "/proc", "/tonnage/home",
                    "/var/run/nvidia-container-devices/all")),
     _a("a volume of ours", {"spec": {"volumes": [{"name": "cache", "emptyDir": {}}]}},
        f"{_MORE}.name"),

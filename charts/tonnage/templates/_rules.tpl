@@ -143,6 +143,11 @@ spec:
   validationActions: [Deny]
 {{- end }}
 
+{{- /* The ServiceAccount of a pod: Kubernetes reads the old field where the other is absent or empty. */}}
+{{- define "tonnage.accountOf" -}}
+[{{ . }}.?serviceAccountName.orValue(''), {{ . }}.?serviceAccount.orValue('')].filter(name, name != '')[?0].orValue('')
+{{- end }}
+
 {{- /* What pods of ours may have, whoever may change their template beside us: all of it within Pod Security's baseline,
 no more privileges than they begin with, and GPUs in the engine's container alone. */}}
 {{- define "tonnage.confined" -}}

@@ -159,8 +159,8 @@ def smallest(rents: tuple[Rent, ...], num_gpus: int) -> Rent | None:
 
 _NOISE: Final = frozenset(
     {"ampere", "blackwell", "core", "edition", "gddr6", "gddr6x", "gddr7", "geforce", "generation",
-     "gpu", "grace", "graphics", "hbm2", "hbm2e", "hbm3", "hbm3e", "hopper", "nvidia", "server",
-     "superchip", "tensor", "tesla", "turing", "volta"}
+     "gpu", "grace", "graphics", "hbm2", "hbm2e", "hbm3", "hbm3e", "hgx", "hopper", "mega",
+     "nvidia", "quadro", "server", "superchip", "tensor", "tesla", "turing", "ultra", "volta"}
 )  # fmt: skip
 """Words that tell no board of the catalogue from another."""
 _FORMS: Final = frozenset({"nvl", "pcie", "sxm"})

@@ -177,6 +177,9 @@ def test_ridge_points_agree_with_the_documents() -> None:
         ("nvidia-h100-80gb", "H100"),
         ("nvidia-h200-141gb", "H200"),
         ("nvidia-tesla-t4", "T4"),
+        ("nvidia-h100-mega-80gb", "H100"),
+        ("NVIDIA HGX B200", "B200"),
+        ("NVIDIA Blackwell Ultra B300", "B300"),
         ("rtx-pro-server-6000", "RTX-PRO-6000"),
         # brochures
         ("NVIDIA L40S Tensor Core GPU", "L40S"),

@@ -138,13 +138,19 @@ class TestASpecThatNamesWhatIsNotAllowed:
                 "TemplateNotAllowed",
                 "pods.template: the operator's settings.podTemplates is false",
             ),
+            (
+                {"pods": {"env": [{"name": "CC", "secretKeyRef": {"name": "s", "key": "k"}}]}},
+                {},
+                "TemplateNotAllowed",
+                "pods.env: the operator's settings.podTemplates is false",
+            ),
             *(
                 (
                     {"engine": {"version": "0.33", "args": ["--seed=1", argument]}},
                     {},
                     "RemoteCodeNotAllowed",
                     "engine.args --trust-remote-code: the operator's settings.trustRemoteCode is "
-                    "false, so that no engine runs code of a model's repository",
+                    "false",
                 )
                 for argument in ("--trust-remote-code", "--trust-remote-code=true")
             ),

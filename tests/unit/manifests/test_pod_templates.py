@@ -180,7 +180,7 @@ class TestNodes:
         assert self.terms(*({"matchExpressions": [each]} for each in zones)) == [
             {"matchExpressions": [ours, each]} for each in zones
         ]
-        assert self.terms({"matchFields": []})[0]["matchExpressions"] == [ours]
+        assert self.terms({})[0]["matchExpressions"] == [ours]
 
     def test_may_be_any_that_the_template_says_where_no_label_tells_the_class(self):
         term = {"matchExpressions": [{"key": "board", "operator": "Exists"}]}

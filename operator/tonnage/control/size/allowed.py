@@ -68,16 +68,16 @@ def check_allowed(model: ModelDeployment, settings: Settings) -> None:
 
 def _check_code(engine: EngineSpec, pods: Pods | None, settings: Settings) -> None:
     """Refuse what runs code of others in the engine, unless a setting allows it."""
-    if pods and pods.template is not None and not settings.pod_templates:
+    if pods and (pods.template is not None or pods.env) and not settings.pod_templates:
+        field = "env" if pods.template is None else "template"
         raise RefusedError(
-            "TemplateNotAllowed", "pods.template: the operator's settings.podTemplates is false"
+            "TemplateNotAllowed", f"pods.{field}: the operator's settings.podTemplates is false"
         )
     flags = {argument.partition("=")[0] for argument in engine.args}
     if "--trust-remote-code" in flags and not settings.trust_remote_code:
         raise RefusedError(
             "RemoteCodeNotAllowed",
-            "engine.args --trust-remote-code: the operator's settings.trustRemoteCode is false, "
-            "so that no engine runs code of a model's repository",
+            "engine.args --trust-remote-code: the operator's settings.trustRemoteCode is false",
         )
 
 
