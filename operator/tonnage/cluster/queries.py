@@ -253,7 +253,7 @@ class AnswerReader:
         if self.answered.kept_bytes > self._most_kept_bytes:
             message = (
                 "the series, samples and engines of this tick's answers take more memory than the "
-                f"{self._most_kept_bytes:.0f} bytes that remain: {WHO_ANSWERS}"
+                f"{max(0.0, self._most_kept_bytes):.0f} bytes that remain: {WHO_ANSWERS}"
             )
             raise PrometheusError(message, reason="QueryTooLarge")
 

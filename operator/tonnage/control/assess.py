@@ -121,7 +121,7 @@ def _with_refusal(
         as_run = replace(found, state=running)
         chosen = choose_running(as_run, fleet, asker, is_reapplied=False)
     except SearchAbandonedError:
-        return replace(found, memory=_in_turn(found.memory, fleet.now_s))
+        return replace(found, memory=_in_turn(found, fleet.now_s))
     except REFUSALS:
         return _without_wait(found)
     return replace(found, chosen=chosen, uses_previous_spec=True)
@@ -135,7 +135,7 @@ def _without_wait(found: Assessment) -> Assessment:
 
 def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     """Leave everything as it is, in words too until the wait lasts as long as gauges may."""
-    memory, deployment = _in_turn(found.memory, fleet.now_s), found.state.deployment
+    memory, deployment = _in_turn(found, fleet.now_s), found.state.deployment
     since_s = memory.sizing.waiting_since_s
     waited_s = 0.0 if since_s is None else fleet.now_s - since_s
     stay = ("replica stays as it is", "replicas stay as they are")
@@ -154,15 +154,25 @@ def _waiting(found: Assessment, fleet: Fleet, why: str) -> Assessment:
     )
 
 
-def _in_turn(memory: ObjectMemory, now_s: float) -> ObjectMemory:
-    """Remember since when a search is awaited, and carry the last recommendation forward."""
-    decided, since_s = memory.decided, memory.sizing.waiting_since_s
+def _in_turn(found: Assessment, now_s: float) -> ObjectMemory:
+    """Remember since when a search is awaited, and carry the last recommendation forward.
+
+    An edit waits anew: who edits in each tick is never who has waited longest.
+    """
+    memory, generation = found.memory, found.state.view.generation
+    decided, sizing = memory.decided, memory.sizing
+    is_edited = sizing.waiting_generation != generation
+    since_s = now_s if is_edited else sizing.waiting_since_s
     if recent := decided.recent_needs:  # skipped ticks end no stabilization window
         decided = replace(decided, recent_needs=(*recent[:-1], replace(recent[-1], at_s=now_s)))
     return replace(
         memory,
         decided=decided,
-        sizing=replace(memory.sizing, waiting_since_s=now_s if since_s is None else since_s),
+        sizing=replace(
+            sizing,
+            waiting_since_s=now_s if since_s is None else since_s,
+            waiting_generation=generation,
+        ),
     )
 
 

@@ -33,8 +33,10 @@ PodKey = tuple[str, str]
 """(namespace, pod)"""
 EngineKey = tuple[str, str, str]
 """(namespace, pod, engine)"""
-MAX_ENGINES = 16
-"""Of one pod: twice the GPUs of a node, each of which may be a data-parallel rank."""
+MAX_ENGINES = 64
+"""Of one pod: the leader of several nodes reports all data-parallel ranks of its replica."""
+MAX_NEW = 256
+"""Scrapes of a round: more than the longest window has."""
 MAX_BOUNDS = 256
 """Of all histograms together."""
 MAX_LABEL_CHARACTERS: Final = 256
@@ -285,7 +287,7 @@ class FleetScrapes:
             engine = self.engines[key[:2]][key[2]] = EngineScrapes(self.interval_s)
             engine.followed = followed
         width, seen_at_s = len(COLUMNS) + len(self.bounds), engine.seen_at_s
-        new = [at_s for at_s in times if at_s > max(seen_at_s, rows.since_s)]
+        new = [at_s for at_s in times if at_s > max(seen_at_s, rows.since_s)][-MAX_NEW:]
         more = also.pages(new, width) if also else {}
         for at_s, page in rows.pages(new, width).items():
             for column, figure in enumerate(more.get(at_s, ())):

@@ -96,9 +96,9 @@ class CalibrationConfigMap:
         is_unread = self._unread is not None and self._mended_at_s is None
         if is_unread or not self._is_read:  # somebody may have mended it, or taken it away
             known = _merge(self._read(), known)
-        if not self._is_read:
             self._tried_at_s = now_s
-            return known
+            if self._failed is not None:
+                return known
         kept = fitting(known, live=live) if moved(self._held, known) else known
         self.unstored = frozenset(live.keys() & (known.objects.keys() - kept.objects.keys()))
         if not moved(self._held, kept):

@@ -1,6 +1,7 @@
 """The store against lists: a watch is silent about what vanished while it was being re-listed."""
 
 import logging
+import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -82,8 +83,8 @@ class Lists:
     has_groups: bool = False
     """It has, and we may read them, as far as is known."""
     has_pod_monitors: bool = False
-    is_missed: bool = False
-    """One of the two was not there when it was last asked: once more, and it is gone."""
+    missed: tuple[bool, bool] = (False, False)
+    """Which of the two was not there when it was last asked: once more, and it is gone."""
     looked_at_s: float = 0.0
     unlisted: Mapping[str, str] = field(default_factory=dict)
     """Namespaces that could not be read the last time, and what the API server said."""
@@ -130,11 +131,11 @@ class Lists:
             what = "not known whether LeaderWorkerSets and PodMonitors are served"
             LOG.warning(Line(what, message=str(error)))
             return
-        is_missed = self.has_groups > has_groups or self.has_pod_monitors > has_pod_monitors
-        if is_missed and not self.is_missed:
-            self.is_missed, self.looked_at_s = True, 0.0
+        missed = self.has_groups > has_groups, self.has_pod_monitors > has_pod_monitors
+        if any(map(operator.gt, missed, self.missed)):
+            self.missed, self.looked_at_s = missed, 0.0
             return
-        self.is_missed = False
+        self.missed = (False, False)
         if has_groups != self.has_groups:
             state = "are read" if has_groups else "do not exist, or may not be read"
             LOG.info(Line(f"LeaderWorkerSets {state}"))

@@ -49,6 +49,11 @@ MOST_BYTES = {"range": 150 * MIB, "rounds": 250 * MIB}
 """Of memory for one answer of a range, and for three rounds of two answers, on top of all else:
 less than half of what the chart gives."""
 QUICK = {"a million samples", "copies at other times", "engines", "labels", "a long word"}
+READ = {"a long label", "copies at other times", "labels", "warnings"}
+"""What is read; all else is refused by name, and none of it for a document that is cut."""
+TOO_MANY = ("rounds", "copies at other times")
+NONE = {"a long word", "depth", "fields"}
+"""What is no answer at all."""
 CASES = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.thorough)
     for name in bodies(LARGE_BYTES)
@@ -76,6 +81,8 @@ def test_answers_of_31_mib_take_less_than_half_of_what_the_chart_gives(name, how
     body = bodies(LARGE_BYTES)[name]()
     assert LARGE_BYTES - 10_000 < len(body) <= LARGE_BYTES + 1000
 
-    grown_bytes, _ = taken(body, how)
+    grown_bytes, reasons = taken(body, how)
 
     assert grown_bytes < MOST_BYTES[how] < memory_limit_bytes() / 2
+    assert bool(reasons - {"MetricsPartial"}) == (name not in READ or (how, name) == TOO_MANY)
+    assert ("BadAnswer" in reasons) == (name in NONE)

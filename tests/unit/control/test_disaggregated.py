@@ -207,9 +207,10 @@ class TestAnEditOfARole:
 
     def test_adds_no_variable_to_those_that_the_spec_has(self):
         pods = {"env": [{"name": "A", "secretKeyRef": {"name": "some", "key": "a"}}]}
-        roles = as_made(ticked(an_object(pods=pods))[0])
+        allowed = {"settings": {"pod_templates": True}}
+        roles = as_made(ticked(an_object(pods=pods), fleet=allowed)[0])
         roles[1]["spec"]["pods"]["env"].append(pods["env"][0] | {"name": "B"})
-        writes, _ = ticked(an_object(pods=pods), roles=roles)
+        writes, _ = ticked(an_object(pods=pods), roles=roles, fleet=allowed)
 
         assert [each.role for each in writes.roles] == ["decode"]
 

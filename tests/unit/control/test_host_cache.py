@@ -61,6 +61,11 @@ def running(manifest, *, has_cache):
     return a_deployment_body(model, sizing=answer_to(request))
 
 
+def with_templates(state):
+    """A fleet whose settings allow templates, and variables from Secrets."""
+    return a_fleet(state, settings={"pod_templates": True})
+
+
 def verdict_of(found, state):
     """What the plan in status says of it."""
     plan = report(found, a_fleet(state)).status.plan
@@ -107,7 +112,7 @@ class TestTheFirstPlan:
     )
     def test_says_why_it_has_none(self, manifest, why):
         state = a_state(manifest, replicas=None)
-        found = assessed(state)
+        found = assessed(state, fleet=with_templates(state))
 
         assert found.refusal is None
         assert cache_gib(found.template) is None
@@ -178,7 +183,7 @@ class TestWhatRuns:
     def test_goes_where_no_engine_can_have_it_any_more(self):
         state = a_state(auto(pods=ALLOCATOR), live=running(auto(), has_cache=True))
 
-        assert cache_gib(assessed(state).template) is None
+        assert cache_gib(assessed(state, fleet=with_templates(state)).template) is None
 
     @pytest.mark.parametrize(("share", "takes"), [(1.01, 278), (0.8, 220)])
     def test_has_the_size_of_the_working_set_of_a_new_spec(self, share, takes):

@@ -219,7 +219,7 @@ class TestWhereNothingIsWritten:
 
         assert (beside.scale, beside.template, beside.check_children) == (None, None, False)
 
-    @pytest.mark.parametrize("for_s", [0, GONE_S - 1])
+    @pytest.mark.parametrize("for_s", [-10, 0, GONE_S - 1])
     def test_for_an_object_that_was_just_deleted(self, for_s):
         left = writes(deleted(for_s))
 
@@ -235,6 +235,14 @@ class TestWhereNothingIsWritten:
         assert (left.template, left.check_children, left.roles) == (None, False, ())
         assert (active.status, active.reason) == ("True", "ScalingWhatRuns")
         assert active.message.endswith("until a finalizer lets the deleted object go")
+
+    def test_for_a_deleted_one_that_scaled_a_deployment_of_its_user(self):
+        live = a_deployment_body(labels={"tonnage.dev/managed": "true"}, ownerReferences=[])
+        runs = a_state(a_manifest(**TARGET), live=live, load=5)
+        deleted_since = replace(runs, view=replace(runs.view, deleted_at_s=NOW_S - 86_400))
+
+        assert writes(runs).scale.replicas > 2
+        assert writes(deleted_since).scale is None
 
     @pytest.mark.parametrize("is_there", [True, False])
     def test_for_a_deleted_one_whose_deployment_goes_too(self, is_there):

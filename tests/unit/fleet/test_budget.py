@@ -136,6 +136,18 @@ class TestAChangeWhileOthersWait:
         assert self.planned(world)[:3] == ["a", "b", "c"]
 
 
+def test_who_edits_in_each_tick_a_spec_that_takes_all_the_time_holds_up_nobody_new():
+    names = ["a", "b", "c"]
+    world = a_world(*(a_manifest(each, slo=never_asked(600 + len(each))) for each in names))
+    loop = a_slow_loop(world, search_budget_s=25 * SLOW_S)
+    for number in range(12):
+        edit(world, loop, "a", 601 + number)
+        tick(loop, world)
+
+    assert is_planned(world, "b")
+    assert is_planned(world, "c")
+
+
 class TestThePause:
     def test_is_none_while_a_search_goes_on(self):
         world = a_world(a_manifest(slo=never_asked(4)))

@@ -11,6 +11,7 @@ from measured_builders import a_posterior
 from tonnage.cluster.calls import KubernetesError
 from tonnage.estimate.calibration import Calibrations, Scope
 from tonnage.estimate.posterior import MemoryReport, ObjectPosterior
+from tonnage.estimate.stored import dump
 from tonnage.fleet.calibration import CalibrationConfigMap
 from tonnage.units import DAY_S, KIB
 
@@ -271,6 +272,30 @@ class TestACorruptedState:
         assert keep(store, Calibrations(), after_s=90).problem is None
         assert keep(store, KNOWN, after_s=150).problem is None
         assert loaded(a_store(kube)).calibrations == KNOWN
+
+    def test_that_was_mended_is_not_overwritten_while_it_cannot_be_read(self, kube):
+        store = a_store(kube)
+        loaded(store)
+        keep(store, Calibrations())
+        kube.put(SHARED, a_config_map(dump(KNOWN)))
+        kube.fail = Failing({"get": [PREFIX]})
+        kept = keep(store, faster(KNOWN, 1.1), after_s=MINUTE_S)
+
+        assert kube.writes == []
+        assert "not read" in kept.problem.message
+        kube.fail = Failing()
+        kept = keep(store, Calibrations(), after_s=2 * MINUTE_S)
+        assert kept.calibrations == loaded(a_store(kube)).calibrations == KNOWN
+
+    def test_is_read_again_each_minute(self, kube):
+        store = a_store(kube)
+        loaded(store)
+        asked = []
+        kube.fail = lambda verb, path: asked.append(verb)
+        for at_s in range(0, 181, 5):
+            keep(store, Calibrations(), after_s=at_s)
+
+        assert asked == ["get"] * 4
 
     def test_stays_while_there_is_no_copy_of_it(self, kube):
         before = text_of(kube)

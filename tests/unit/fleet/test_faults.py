@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from fleet_builders import a_manifest, a_sizing, first_replicas
+from fleet_builders import a_manifest, a_sizing, first_replicas, recorded_by
 from loop_builders import a_loop, a_world, condition, replicas_of, served, status_of, tick
 from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cluster.calls import KubernetesError
 from tonnage.cluster.kube import DEPLOYMENTS, MODEL_DEPLOYMENTS
 from tonnage.estimate.metrics import WINDOWS
-from tonnage.manifests.names import MANAGER
+from tonnage.manifests.names import MANAGER, RECORD
 
 EACH = a_sizing().goodput_requests_per_s
 FIRST_REPLICAS = first_replicas()
@@ -120,6 +120,37 @@ class TestTheWorldFails:
 def managed_by(manager):
     fields = {"f:spec": {"f:replicas": {}}}
     return {"metadata": {"managedFields": [{"manager": manager, "fieldsV1": fields}]}}
+
+
+OWNED = [*((name,) for name in RECORD.values()), tuple(RECORD.values())]
+
+
+class TestOurRecordIsOwnedByOthers:
+    """The annotations are as we wrote them, and managedFields say that others did."""
+
+    @pytest.mark.parametrize("names", [*OWNED, None], ids=str)
+    def test_and_an_operator_that_starts_replaces_no_pod(self, names):
+        loop, world = served()
+        tick(loop, world)
+        live = world.kube.objects[PLACE]
+        metadata = dict(live["metadata"])
+        if names is None:
+            del metadata["managedFields"]
+        else:
+            others = set(RECORD.values()) - set(names)
+            theirs = recorded_by("kubectl-annotate", *names)
+            metadata["managedFields"] = [
+                *theirs,
+                *(recorded_by(MANAGER, *others) if others else ()),
+            ]
+        world.kube.put(PLACE, live | {"metadata": metadata})
+        loop = a_loop(world)
+        loop.start_leading()
+        for _ in range(3):
+            tick(loop, world)
+
+        assert world.kube.objects[PLACE]["spec"]["template"] == live["spec"]["template"]
+        assert world.kube.objects[PLACE]["metadata"]["annotations"] == metadata["annotations"]
 
 
 class TestAnotherWriter:

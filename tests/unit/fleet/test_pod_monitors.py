@@ -99,6 +99,15 @@ def test_that_go_replace_no_pod():
     assert not loop.lists.has_pod_monitors
 
 
+def test_that_are_missed_once_after_groups_were_are_not_gone():
+    loop, world = rolled_out(has_pod_monitors=True)
+    loop.lists.missed = (True, False)
+    world.kube.unserved.add(POD_MONITORS)
+    tick(loop, world, after_s=LOOK_S)
+
+    assert loop.lists.has_pod_monitors
+
+
 def test_that_are_missed_once_are_not_gone():
     loop, world = rolled_out(has_pod_monitors=True)
     world.kube.unserved.add(POD_MONITORS)

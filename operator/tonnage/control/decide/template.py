@@ -131,8 +131,10 @@ def drain_to_write_s(state: ModelState, chosen: Chosen) -> int | None:
 
 
 def recorded_drain_s(deployment: DeploymentView) -> int:
-    """Return what we wrote down; Deployments of before have the least, and no record of it."""
+    """Return what we wrote down, else what the pods that run have: no record replaces them."""
     recorded_s = deployment.drain_s
+    if recorded_s is None and deployment.grace_s is not None:
+        recorded_s = drain_allowed_s(deployment.grace_s)
     if recorded_s is None or not LEAST_DRAIN_S <= recorded_s <= MOST_DRAIN_S:
         return LEAST_DRAIN_S
     return recorded_s

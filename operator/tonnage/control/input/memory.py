@@ -130,6 +130,8 @@ class SizingMemory:
     better_asked: FlagSearchResult | None = None
     waiting_since_s: float | None = None
     """Since when the object waits for a search to end; None: it has its answer."""
+    waiting_generation: int | None = None
+    """Of the spec that waits."""
     generation: int | None = None
     """Of the last spec that had one; None: none did."""
 

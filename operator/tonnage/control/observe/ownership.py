@@ -130,11 +130,14 @@ def may_scale(found: Assessment, fleet: Fleet) -> bool:
 def is_there(found: Assessment, fleet: Fleet) -> bool:
     """Tell whether an object is there to stay, or deleted and kept by a finalizer with its pods.
 
-    What the garbage collector takes, or the namespace, goes soon after: what stays serves on.
+    What the garbage collector takes, or the namespace, goes soon after: what stays serves on. A
+    target of a deleted object is its owner's alone.
     """
     deleted_at_s, live = found.state.view.deleted_at_s, found.state.deployment
-    is_new = deleted_at_s is not None and 0 <= fleet.now_s - deleted_at_s < GONE_S
-    return deleted_at_s is None if live is None else not (live.is_deleting or is_new)
+    if deleted_at_s is None or live is None:
+        return deleted_at_s is None and (live is None or not live.is_deleting)
+    is_new = abs(fleet.now_s - deleted_at_s) < GONE_S
+    return owns_children(found) and not (live.is_deleting or is_new)
 
 
 def _is_ours(found: Assessment, fleet: Fleet) -> bool:
