@@ -11,9 +11,10 @@ from fleet_builders import (
     managed_by,
     with_lengths,
 )
-from tonnage.control.decide.template import drain_reasons
+from tonnage.control.decide.template import drain_reasons, recorded_drain_s
 from tonnage.control.input.writers import FieldOwnership
 from tonnage.manifests.names import TEMPLATE_ANNOTATION
+from tonnage.manifests.pod import LEAST_DRAIN_S, MOST_DRAIN_S
 
 EDITED = managed_by("tonnage", "f:template") + managed_by("kubectl-edit", "f:template")
 TARGET = {"engine": None, "scaleTarget": {"name": "llama"}}
@@ -98,15 +99,24 @@ class TestWhatRunsStays:
         assert drain_of(found) == recorded
 
     @pytest.mark.parametrize("recorded", [None, "", "7", "100000", "x"])
-    def test_as_before_there_was_a_record_where_there_is_none_of_ours(self, recorded):
+    def test_as_the_pods_have_it_where_there_is_no_record_of_ours(self, recorded):
         live = a_deployment_body(managedFields=EDITED)
-        live["metadata"]["annotations"].pop("tonnage.dev/drain-seconds")
+        written = int(live["metadata"]["annotations"].pop("tonnage.dev/drain-seconds"))
         if recorded is not None:
             live["metadata"]["annotations"]["tonnage.dev/drain-seconds"] = recorded
         state = a_state(live=live)
         memory = a_memory(state, writers=FieldOwnership(deployment_uid=state.deployment.uid))
 
-        assert drain_of(assessed(state, memory=memory)) == 45
+        assert recorded_drain_s(state.deployment) == written > LEAST_DRAIN_S
+        assert assessed(state, memory=memory).template is None
+
+    @pytest.mark.parametrize(("grace_s", "drain_s"), [(None, 45), (7, 45), (100_000, MOST_DRAIN_S)])
+    def test_within_bounds_where_there_is_no_record_of_ours(self, grace_s, drain_s):
+        live = a_deployment_body(managedFields=EDITED)
+        del live["metadata"]["annotations"]["tonnage.dev/drain-seconds"]
+        live["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = grace_s
+
+        assert recorded_drain_s(a_state(live=live).deployment) == drain_s
 
     def test_for_a_changed_spec_too_as_long_as_it_is_enough(self):
         live = a_deployment_body()

@@ -160,7 +160,10 @@ class TestASearchForWhatRuns:
     def test_keeps_its_turn_while_the_budget_refuses(self):
         state = a_refused(WIDER)
         fleet, known = a_fleet(state), SizingCache()
-        waited = remembering(a_memory(state), waiting_since_s=NOW_S - 60)
+        generation = state.view.generation
+        waited = remembering(
+            a_memory(state), waiting_since_s=NOW_S - 60, waiting_generation=generation
+        )
         assert assess(state, fleet, waited, free_gpus=99, asker=known).template
 
         asker = SizingCache(known.all_answers, on_search=spent)

@@ -131,13 +131,11 @@ def drain_to_write_s(state: ModelState, chosen: Chosen) -> int | None:
 
 
 def recorded_drain_s(deployment: DeploymentView) -> int:
-    """Return what we wrote down, else what the pods that run have: no record replaces them."""
+    """Return what we wrote down, else what the pods that run have: no lost record replaces them."""
     recorded_s = deployment.drain_s
-    if recorded_s is None and deployment.grace_s is not None:
-        recorded_s = drain_allowed_s(deployment.grace_s)
     if recorded_s is None or not LEAST_DRAIN_S <= recorded_s <= MOST_DRAIN_S:
-        return LEAST_DRAIN_S
-    return recorded_s
+        recorded_s = drain_allowed_s(deployment.grace_s or 0)
+    return min(MOST_DRAIN_S, max(LEAST_DRAIN_S, recorded_s))
 
 
 def drain_reasons(found: Assessment, chosen: Chosen) -> tuple[Reason, ...]:
