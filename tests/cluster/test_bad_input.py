@@ -111,7 +111,8 @@ def test_row_12_what_is_not_in_the_schema_is_refused_by_default_and_never_kept(
     with pytest.raises(LabError, match=r'unknown field "spec.pods.hostNetwork"'):
         read_text(kubectl, namespace, json.dumps(manifest(change)))
     kept = dry_run(administrator, namespace, change, validation="Ignore")
-    assert kept["spec"]["pods"] == {"cpu": "2", "maxSurge": 1, "sharedMemory": "8Gi"}
+    defaults = {"compileCache": "Pod", "maxSurge": 1, "sharedMemory": "8Gi"}
+    assert kept["spec"]["pods"] == {"cpu": "2"} | defaults
 
 
 @pytest.mark.parametrize(
