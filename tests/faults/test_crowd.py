@@ -45,8 +45,8 @@ def crowd(kwok_plane, administrator, tmp_path_factory):
         )
         with serving(telling) as server:
             world.add_operator(prometheusUrl=server.url, **SETTINGS)
-            world.until(lambda: run(world, telling), "all pods are Ready", timeout_s=120)
-            world.until(lambda: are_told(world), "every object tells of them", timeout_s=180)
+            world.until(lambda: run(world, telling), "all pods are Ready", timeout_s=600)
+            world.until(lambda: are_told(world), "every object tells of them", timeout_s=300)
             yield world
             for each in world.operators:
                 each.kill()
