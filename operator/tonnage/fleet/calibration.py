@@ -96,7 +96,8 @@ class CalibrationConfigMap:
         is_unread = self._unread is not None and self._mended_at_s is None
         if is_unread or not self._is_read:  # somebody may have mended it, or taken it away
             known = _merge(self._read(), known)
-            self._tried_at_s = now_s
+            if is_unread or self._failed is not None:
+                self._tried_at_s = now_s
             if self._failed is not None:
                 return known
         kept = fitting(known, live=live) if moved(self._held, known) else known
