@@ -53,7 +53,9 @@ def tree(tmp_path):
         shutil.copy(ROOT / name, folder / name)
     changelog = folder / "CHANGELOG.md"
     heading = re.compile(rf"^## (Unreleased|{re.escape(VERSION)}).*$", re.MULTILINE)
-    changelog.write_text(heading.sub(f"## {VERSION} - 2026-12-01", changelog.read_text(), count=1))
+    titles = iter([f"## {VERSION} - 2026-12-01"])
+    text = heading.sub(lambda _: next(titles, "## Earlier"), changelog.read_text())
+    changelog.write_text(text)
     git(folder, "init", "--quiet")
     git(folder, "add", ".")
     git(folder, "commit", "--quiet", "--message", "All")
