@@ -1,6 +1,6 @@
 """Late requests that no replica mends: the fleet does not grow, and the condition says why.
 
-Engines are as believed but for one thing: one request in ten has a long prompt, the server holds
+Engines are as believed but for one thing: one request in seven has a long prompt, the server holds
 each request, or one of three pods is slow.
 """
 
@@ -23,12 +23,13 @@ from tonnage_lab.load_endpoints import ServiceRef
 
 pytestmark = [*site_lab.pytestmark, pytest.mark.thorough]
 
-SCRAPE_S = 3
+SCRAPE_S = 5
+"""Four of them are a window: 9 long prompts come in it, of which chance makes 3 more or fewer."""
 SETTINGS = {
     "tickS": 2, "coldStartS": 5, "scaleDownWindowS": 600, "statusIntervalS": 2, "speedRange": 0
 }  # fmt: skip
-SHORT, LONG, ANSWER = 500, 11_000, 100
-LONG_SHARE = 0.1
+SHORT, LONG, ANSWER = 200, 11_000, 100
+LONG_SHARE = 0.15
 WATCHED_S = 60.0
 """A fleet whose capacity was lowered would have grown: each step asks for one replica more."""
 SMALL, LARGE = (
@@ -66,7 +67,8 @@ class World:
 
 WORLDS = {
     "LongPrompts": World(
-        slo={"timeToFirstToken": {"p95": "300ms"}},
+        # A bound of vLLM's histogram: between two of them, who is late is interpolated.
+        slo={"timeToFirstToken": {"p95": "250ms"}},
         model=SMALL,
         requests_per_s=3,
         long_share=LONG_SHARE,

@@ -45,11 +45,13 @@ def crowd(kwok_plane, administrator, tmp_path_factory):
         )
         with serving(telling) as server:
             world.add_operator(prometheusUrl=server.url, **SETTINGS)
-            world.until(lambda: run(world, telling), "all pods are Ready", timeout_s=600)
-            world.until(lambda: are_told(world), "every object tells of them", timeout_s=300)
-            yield world
-            for each in world.operators:
-                each.kill()
+            try:
+                world.until(lambda: run(world, telling), "all pods are Ready", timeout_s=600)
+                world.until(lambda: are_told(world), "every object tells of them", timeout_s=300)
+                yield world
+            finally:  # else it goes on beside the tests that come later
+                for each in world.operators:
+                    each.kill()
         kwok_plane.kubectl("delete", "node", NODE, "--wait=false")
 
 
