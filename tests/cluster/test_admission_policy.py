@@ -1027,7 +1027,6 @@ def test_the_pods_that_the_operator_makes_are_confined(
     ("spec", "added"),
     [
         ({"pods": EVERY_POD_FIELD | {"serviceAccountName": None}}, []),
-        ({"engine": {"version": "0.33", "queue": "newestFirst"}}, []),
         ({}, [{"name": "a", "configMap": {"name": "a"}}, {"name": "b", "downwardAPI": {}}]),
         *(({"pods": {"template": each}}, []) for each in REAL.values()),
     ],

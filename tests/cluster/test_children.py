@@ -370,7 +370,6 @@ ROLE = {
 RENDERED: dict[str, dict[str, Any]] = {
     "every pod field": {"pods": EVERY_POD_FIELD},
     "prefill": ROLE | {"engine": {"version": "0.33", "role": "prefill"}},
-    "newest first": {"engine": {"version": "0.33", "queue": "newestFirst"}},
     "a cache in host memory": {
         "model": {"id": "meta-llama/Llama-3.1-8B-Instruct", "kvOffload": {"gib": 8}}
     },

@@ -86,7 +86,7 @@ def test_a_recommended_split_stays_when_demand_and_the_operator_change(tenant):
         lengths = {"promptTokens": {"mean": 4000, "p99": 7000}, "outputTokens": {"mean": 1000}}
         return {
             "hardware": {"gpu": "H200"},
-            "engine": {"version": "0.33", "queue": "fcfs"},
+            "engine": {"version": "0.33"},
             "demand": {"requestsPerSecond": requests_per_s, **lengths},
             "scaling": {"mode": "Recommend", "maxReplicas": 100},
         }

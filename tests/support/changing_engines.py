@@ -77,11 +77,6 @@ def _take_line_of(rank: Rank, other: Rank, running: list[int]) -> None:
     waiting = [number for number in other.waiting if number not in running]
     rank.waiting = deque([*running, *waiting])
     rank.queued_tokens = other.queued_tokens
-    if rank.class_s and other.class_s:
-        rank.newest_class = other.newest_class
-        rank.served_s, rank.seen_at_s = other.served_s, other.seen_at_s
-        rank.before_s = other.before_s
-        rank.num_newest = other.num_newest + len(running)
 
 
 def _suspend(engine: Engine, numbers: Iterable[int], steps: int) -> None:

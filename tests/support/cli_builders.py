@@ -39,7 +39,7 @@ spec:
     promptTokens: {mean: 2000, p99: 4000}
     outputTokens: {mean: 200}
   scaling: {maxReplicas: 8}
-  engine: {version: "0.33", queue: fcfs}
+  engine: {version: "0.33"}
 """
 LLAMA = """\
 apiVersion: tonnage.dev/v1alpha1
@@ -63,7 +63,7 @@ spec:
     promptTokens: {mean: 4000, p99: 7000}
     outputTokens: {mean: 1000}
   scaling: {maxReplicas: 8}
-  engine: {version: "0.33", queue: fcfs}
+  engine: {version: "0.33"}
 """
 
 CONFIG_JSON = """\
@@ -122,7 +122,7 @@ OVER_NODES = (
     "--max-num-seqs=48", "--max-num-batched-tokens=8192", "-tp=8", "-pp=2", "--nnodes=2",
 )  # fmt: skip
 SCALED = llama(
-    ('  engine: {version: "0.33", queue: fcfs}\n', "  scaleTarget: {name: my-vllm}\n"),
+    ('  engine: {version: "0.33"}\n', "  scaleTarget: {name: my-vllm}\n"),
     ("    gpusPerReplica: 2\n", ""),
 )
 CONFIGURED = llama(

@@ -46,7 +46,7 @@ def a_request(model, gpu, rate, prompt, output, **changes):
                 "outputTokens": {"mean": output},
             },
             "scaling": {"maxReplicas": 1000},
-            "engine": {"version": "0.33", "queue": "fcfs"},
+            "engine": {"version": "0.33"},
         }
     )
     request = ask(spec, look_up(spec, built_in_gpus()))

@@ -30,7 +30,7 @@ class Rule(NamedTuple):
     holds: Callable[[Any], object] | None
     """None: only the API server can tell, which has the object of before."""
     field: str = ""
-    """Below the object, such as ``engine.queue``."""
+    """Below the object, such as ``engine.role``."""
     figures: tuple[tuple[str, Callable[[Any], object]], ...] = ()
     """Of the message, in CEL and as functions; empty CEL: the API server leaves them out."""
 

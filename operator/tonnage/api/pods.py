@@ -269,12 +269,6 @@ class EngineSpec(ApiModel):
     vLLM's default for the GPU, or another value that serves more requests."""
     speculative: Speculative | None = None
     """Speculative decoding. If absent, it is off."""
-    queue: Literal["auto", "fcfs", "newestFirst"] = "auto"
-    """Which queued request starts first: the oldest (fcfs), or, once requests wait for longer than
-    90 % of the TTFT target, the newest (newestFirst), so that in an overload new requests meet the
-    target and late ones wait until load falls. With auto it is newestFirst with a TTFT target, a
-    vLLM version from 0.12 on and admission all, else fcfs. Running pods keep their queue under auto
-    until another field replaces them."""
     admission: Literal["all", "inTime"] = "all"
     """Which requests an engine accepts: every one (all), or only those that it can start in time
     (inTime). With inTime, new requests get status 503 while the queued prompt tokens take longer

@@ -332,14 +332,7 @@ def _has_no_stages(spec: "Spec") -> bool:
     return split is None or (split.pipeline or 1) == 1
 
 
-_QUEUE_RULES = (
-    Rule(
-        "!has(self.engine) || !has(self.engine.queue) || self.engine.queue != 'newestFirst' || "
-        "(has(self.slo) && has(self.slo.timeToFirstToken))",
-        "newestFirst needs slo.timeToFirstToken, from which it derives priorities",
-        lambda it: it.engine is None or it.engine.queue != "newestFirst" or _has_ttft(it),
-        "engine.queue",
-    ),
+_ADMISSION_RULES = (
     Rule(
         f"!({_IN_TIME}) || (has(self.slo) && has(self.slo.timeToFirstToken))",
         "inTime needs slo.timeToFirstToken, from which it derives the limit of the queue",
@@ -545,7 +538,7 @@ class Spec(ApiModel):
             "engine is required without scaleTarget",
             lambda it: it.scale_target or it.engine,
         ),
-        *_QUEUE_RULES,
+        *_ADMISSION_RULES,
         *_ROLE_RULES,
         Rule(
             "!has(self.scaleTarget) || !has(self.model.kvOffload)",
@@ -629,6 +622,4 @@ class Spec(ApiModel):
         )
         if digestible.get("pods") == {} and self.pods != Pods():
             del digestible["pods"]  # they say nothing that a template holds
-        if self.engine and self.engine.queue == "fcfs":
-            del digestible["engine"]["queue"]  # what ran before there were others, and is not said
         return digestible

@@ -237,7 +237,7 @@ def concluded(
 
 def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tuple[Reason, ...]:
     """Return what there is to say of the replicas beside what made their number."""
-    memory, queue = found.memory, found.state.queue_note
+    memory = found.memory
     return (
         *doubt_reasons(chosen.belief, share=fleet.settings.speed_range),
         *cache_reasons(chosen.sizing.request),
@@ -246,7 +246,6 @@ def _notes(found: Assessment, chosen: Chosen, moved: Moved, fleet: Fleet) -> tup
         *drain_reasons(found, chosen),
         *pdb_blocks_eviction(chosen.model),
         *deprecation(chosen.model),
-        *((Reason("Queue", f"engine.queue auto is {queue}"),) if queue else ()),
         *untaken_reasons(found.state.engines),
     )
 

@@ -40,7 +40,6 @@ from tonnage.control.input.state import Assessment, Fleet, ModelState
 from tonnage.control.input.writers import Fate, Results, WriteKind
 from tonnage.control.learn.believed import Lesson, learn_from, observation
 from tonnage.control.observe.ownership import may_act, own_only, with_own_record
-from tonnage.control.observe.queue import with_settled_queue
 from tonnage.control.report.status import memory_from_status, report
 from tonnage.control.size.fair_order import changed_before_others, search_in_fair_order
 from tonnage.control.write.writes import Writes, fate, with_object_results, writes_for
@@ -126,8 +125,7 @@ def assess_fleet(
     may_adopt = fleet.settings.mode == "full"
     owned = (own_only(each, may_adopt=may_adopt) for each in fleet.models)
     whole = (with_own_record(each, memory.objects.get(each.view.uid)) for each in owned)
-    queued = (with_settled_queue(each, memory.objects.get(each.view.uid)) for each in whole)
-    fleet, known = _recall(replace(fleet, models=tuple(queued)), memory)
+    fleet, known = _recall(replace(fleet, models=tuple(whole)), memory)
     states = {state.view.uid: state for state in fleet.models}
     same = {
         uid: each

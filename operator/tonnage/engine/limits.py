@@ -39,9 +39,6 @@ class EngineLimits:
     """Chance that a draft token is right when all before it were."""
     num_ranks: int = 1
     """Data-parallel ranks, which step together; each has a queue and a cache of its own."""
-    newest_first_s: float = 0.0
-    """Age of the request served last from which those who come are a new class, which is admitted
-    first; within a class who came first. 0: one class, first come first served."""
     max_queued_tokens: int = 0
     """Of prompts without a first token, from which on a rank refuses who comes. 0: never."""
 

@@ -28,8 +28,6 @@ cdef class Rank:
     cdef public integer window_tables, window_blocks, full_knot, round_blocks
     cdef public integer tokens_verified, num_blocks, partial
     cdef public bint is_logged, is_drafting
-    cdef public double class_s, served_s, seen_at_s, before_s
-    cdef public integer newest_class, num_newest
     cdef integer chunk_budget
     cdef public integer queued_tokens
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
@@ -47,7 +45,6 @@ cdef class Rank:
     cdef Chance chance
 
     cdef void _take_prices(self, object costs) except *
-    @cython.locals(arrival_s=double, is_seen=bint)
     cdef void queue(self, integer number) except *
     @cython.locals(budget=integer, is_short=bint)
     cdef bint schedule(self, integer step, double now_s) except -1
@@ -70,12 +67,6 @@ cdef class Rank:
     cdef Heap _live(self, Heap heap)
     @cython.locals(number=integer)
     cdef integer _newest(self) except -1
-    @cython.locals(last=integer, number=integer, is_live=bint)
-    cdef integer _last(self) except -1
-    @cython.locals(own=integer, others=integer, is_earlier=bint)
-    cdef bint _is_before(self, integer number, integer other) except -1
-    @cython.locals(at=integer, beyond=integer, middle=integer)
-    cdef void _queue_again(self, integer number) except *
     @cython.locals(table=RequestTable)
     cdef void _preempt(self, integer number, integer step) except *
     @cython.locals(table=RequestTable, done=integer, rate=double, tokens=double, grown=integer,

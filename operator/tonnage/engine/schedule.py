@@ -1,11 +1,9 @@
 """The schedule of vLLM V1, a step at a time or, while all of them do the same, many at once.
 
 The order of a step: running sequences first, oldest first; when KV blocks run out, the newest is
-preempted, to be recomputed; then, unless one was preempted, waiting requests are admitted first
-come first served. At most one sequence is in the middle of its prompt, the newest. Where the newest
-class of arrivals goes first (``--scheduling-policy priority``), a request begins a class if the one
-served last of the class before is too old. Who would be admitted last is preempted, and waits in
-that place again.
+preempted, to be recomputed, and is the first to be admitted again; then, unless one was preempted,
+waiting requests are admitted first come first served. At most one sequence is in the middle of its
+prompt, the newest.
 
 Between two events every decoding sequence gains one token a step, so counts, sums of prices and the
 number of sequences that need a block at each phase of a block say all there is to say. A prompt
@@ -17,8 +15,7 @@ Left out: sharing of prefix blocks between sequences; asynchronous scheduling, w
 scheduler's time and changes no count here.
 
 Sources:
-    [vllm-source] v1/core/sched/scheduler.py schedule; v1/core/sched/request_queue.py
-    PriorityRequestQueue (the lower priority first, then the earlier arrival).
+    [vllm-source] v1/core/sched/scheduler.py schedule.
 """
 
 import math
@@ -96,10 +93,7 @@ class Rank:
         self.window_tables = limits.window_tables
         self.window_blocks = limits.window_blocks
         self.tokens_verified = limits.tokens_verified
-        self.class_s = limits.newest_first_s
-        # When the last of the newest class that has a token came, when that was seen, and before.
-        self.served_s = self.seen_at_s = self.before_s = 0.0
-        self.newest_class = self.num_newest = self.queued_tokens = 0
+        self.queued_tokens = 0
         self.is_drafting = limits.num_draft_tokens > 0
         self.free_blocks = float(limits.num_blocks)
         self.growing_blocks = 0.0
@@ -154,17 +148,7 @@ class Rank:
     def queue(self, number: int) -> None:
         """Let a request wait that has arrived after all others."""
         self.queued_tokens += self.table.prompt_tokens[number]
-        if self.class_s:
-            arrival_s = self.table.arrival_s[number]
-            is_seen = self.seen_at_s <= arrival_s
-            if arrival_s - (self.served_s if is_seen else self.before_s) > self.class_s:
-                self.newest_class, self.num_newest = self.newest_class + 1, 0
-                self.served_s = self.before_s = arrival_s
-            self.table.queue_class[number] = self.newest_class
-            self.waiting.insert(self.num_newest, number)
-            self.num_newest += 1
-        else:
-            self.waiting.append(number)
+        self.waiting.append(number)
 
     def schedule(self, step: int, now_s: float) -> bool:
         """Choose what this step computes; true when a sequence had to be preempted for it."""
@@ -246,8 +230,6 @@ class Rank:
             self.queued_tokens -= self.table.prompt_tokens[number]
         if state == WAITING:
             self.waiting.remove(number)
-            if self.class_s and self.table.queue_class[number] == self.newest_class:
-                self.num_newest -= 1
         else:
             self._leave(number, step)
             self.num_running -= 1
@@ -277,15 +259,15 @@ class Rank:
         return live
 
     def _make_room(self, step: int) -> bool:
-        """Preempt who would be admitted last until the step has its blocks."""
+        """Preempt the newest until the step has its blocks."""
         before = self.num_running
         while self._needed(step) > self.free_blocks + ROUNDING:
-            self._preempt(self._last(), step)
+            self._preempt(self._newest(), step)
         self.decode_tokens = self.num_decoding * self.tokens_verified
         # The chunk stays as large as it is here, whoever is preempted for its blocks.
         self.chunk_budget = self.max_batched_tokens - self.decode_tokens
         while self._needed(step) + self._partial_need() > self.free_blocks + ROUNDING:
-            self._preempt(self._last(), step)
+            self._preempt(self._newest(), step)
         self.decode_tokens = self.num_decoding * self.tokens_verified
         return self.num_running < before
 
@@ -304,38 +286,6 @@ class Rank:
             number = self.order.pop()
         return number
 
-    def _last(self) -> int:
-        """Take who would be admitted last off the running ones."""
-        if not self.class_s:
-            return self._newest()
-        last = -1
-        for number in self.order:
-            is_live = self.table.state[number] != DONE
-            if is_live and (last < 0 or self._is_before(last, number)):
-                last = number
-        self.order.remove(last)
-        return last
-
-    def _is_before(self, number: int, other: int) -> bool:
-        """Tell whether a request is admitted before another."""
-        own, others = self.table.queue_class[number], self.table.queue_class[other]
-        is_earlier = self.table.arrival_s[number] < self.table.arrival_s[other]
-        return is_earlier if own == others else own > others
-
-    def _queue_again(self, number: int) -> None:
-        at = 0
-        if self.class_s:
-            beyond = len(self.waiting)
-            while at < beyond:
-                middle = (at + beyond) // 2
-                if self._is_before(number, self.waiting[middle]):
-                    beyond = middle
-                else:
-                    at = middle + 1
-            if self.table.queue_class[number] == self.newest_class:
-                self.num_newest += 1
-        self.waiting.insert(at, number)
-
     def _preempt(self, number: int, step: int) -> None:
         self._leave(number, step)
         table = self.table
@@ -343,7 +293,7 @@ class Rank:
         table.computed[number] = 0
         table.preemptions[number] += 1
         self.num_running -= 1
-        self._queue_again(number)
+        self.waiting.appendleft(number)
         if self.is_logged:
             self.preempted.append(number)
 
@@ -466,8 +416,6 @@ class Rank:
             if self._blocks_for(tokens) + decoding > self.free_blocks + ROUNDING:
                 return
             self.waiting.popleft()
-            if self.num_newest:
-                self.num_newest -= 1
             self.num_running += 1
             self.order.append(number)
             table.state[number] = PREFILLING
@@ -582,10 +530,6 @@ class Rank:
         if not table.emitted[number]:
             table.first_token_s[number] = now_s
             self.queued_tokens -= table.prompt_tokens[number]
-            if self.class_s and table.queue_class[number] == self.newest_class:
-                if now_s > self.seen_at_s:
-                    self.before_s, self.seen_at_s = self.served_s, now_s
-                self.served_s = max(self.served_s, table.arrival_s[number])
         table.emitted[number] += 1
         remaining = table.output_tokens[number] - table.emitted[number]
         if remaining == 0:

@@ -19,7 +19,6 @@ cdef class RequestTable:
     cdef public long long[::1] knot
     cdef public long long[::1] knot_step
     cdef public long long[::1] preemptions
-    cdef public long long[::1] queue_class
     cdef public double[::1] started_s
     cdef public double[::1] first_token_s
     cdef public double[::1] ended_s
@@ -36,8 +35,6 @@ cdef class RequestTable:
     cpdef spread_s(self, Py_ssize_t first, Py_ssize_t last, object quantiles)
     @cython.locals(number=Py_ssize_t, total='long long')
     cpdef long long num_preempted(self)
-    @cython.locals(number=Py_ssize_t, total='long long')
-    cpdef long long num_unended(self, double at_s)
     @cython.locals(number=Py_ssize_t, total_s=double)
     cpdef double wait_s(self, Py_ssize_t first, Py_ssize_t last)
 

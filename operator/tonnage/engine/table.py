@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 INTEGERS = (
     "prompt_tokens", "output_tokens", "cached_tokens", "state", "emitted", "computed",
-    "start_step", "finish_step", "knot", "knot_step", "preemptions", "queue_class",
+    "start_step", "finish_step", "knot", "knot_step", "preemptions",
 )  # fmt: skip
 REALS = ("arrival_s", "blocks", "rate", "started_s", "first_token_s", "ended_s")
 FEWEST_ROWS = 64
@@ -46,7 +46,6 @@ class RequestTable:
         self.knot = array("q", whole)
         self.knot_step = array("q", whole)
         self.preemptions = array("q", whole)
-        self.queue_class = array("q", whole)
         self.started_s = array("d", real)
         self.first_token_s = array("d", real)
         self.ended_s = array("d", real)
@@ -70,7 +69,6 @@ class RequestTable:
         self.start_step[number] = self.finish_step[number] = 0
         self.blocks[number] = self.rate[number] = 0.0
         self.knot[number] = self.knot_step[number] = self.preemptions[number] = 0
-        self.queue_class[number] = 0
         self.started_s[number] = self.first_token_s[number] = self.ended_s[number] = 0.0
         return number
 
@@ -135,13 +133,6 @@ class RequestTable:
         total = 0
         for number in range(self.size):
             total += self.preemptions[number]
-        return total
-
-    def num_unended(self, at_s: float) -> int:
-        """Return how many have not ended by then."""
-        total = 0
-        for number in range(self.size):
-            total += self.ended_s[number] > at_s
         return total
 
     def wait_s(self, first: int, last: int) -> float:

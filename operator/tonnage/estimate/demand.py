@@ -344,7 +344,7 @@ def _of_running(samples: Iterable[EngineSamples]) -> _Mean | None:
     came = [count_arrivals(telling, each) for each in WINDOWS]
     waiting = sum(each.waiting or 0.0 for each in telling)
     if running + waiting <= came[0].requests or waiting > running:
-        return None  # of many that wait it matters who came last: newest first, those that run
+        return None  # with priorities who runs may have come after who waits: of many it matters
     within_s = {each.requests: each.seconds for each in reversed(came)}
     oldest_s, newest_s = (interpolate(within_s, many) for many in (running + waiting, waiting))
     busy = [each.busy for each in telling]

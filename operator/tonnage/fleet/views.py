@@ -18,6 +18,7 @@ from tonnage.fleet.pods import (
     unix_s,
 )
 from tonnage.manifests.changes import Change
+from tonnage.manifests.children import without_queue
 from tonnage.manifests.names import (
     ADOPT_LABEL,
     APPROVE_ANNOTATION,
@@ -176,7 +177,7 @@ def _record(metadata: Object) -> tuple[dict[str, str], tuple[Change, ...]]:
         elif name in annotations:
             by = tuple(sorted(map(_name_of, owners)))
             edits.append(Change(field=f"annotation {name}", before="there", after="", by=by))
-    return recorded, tuple(edits)
+    return without_queue(recorded), tuple(edits)
 
 
 def _controller(metadata: Object) -> str | None:

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import EngineVersion
 from tonnage.estimate.metrics import LATENCY_BOUNDS_S
-from tonnage.manifests.names import MIDDLEWARE, Manifest
+from tonnage.manifests.names import Manifest
 from tonnage.sizing.request import Flags
 from tonnage.sizing.split import Parallelism
 from tonnage.units import GIB, MIB, engine_integer, quantity
@@ -109,8 +109,6 @@ class PodFigures:
     """Over which a replica runs, a process with its GPUs on each."""
     host_cache_gib: int = 0
     """Of the host's memory for the cache of a replica, with all its ranks."""
-    queue_class_s: float = 0.0
-    """Age of who is served last from which newer requests start first. 0: fcfs."""
     weights_bytes: float = 0.0
     """Of the whole model: the start-up budget grows with it."""
     product_labels: tuple[str, ...] = ()
@@ -145,9 +143,6 @@ def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[
         [vllm-source] of ``--kv-transfer-config``: config/kv_transfer.py.
         ``--kv-offloading-*``: config/cache.py, v1/kv_offload/cpu/shared_offload_region.py (in
         /dev/shm, all of it from the start on).
-        ``--scheduling-policy``: v1/core/sched/request_queue.py PriorityRequestQueue.
-        ``--middleware``: entrypoints/openai/api_server.py, since 0.29
-        entrypoints/serve/middleware/register.py.
         ``--max-num-queued-tokens``: v1/engine/async_llm.py check_admission.
         Nodes: config/parallel.py, engine/arg_utils.py inferred_data_parallel_rank,
         entrypoints/cli/serve.py run_headless.
@@ -157,7 +152,7 @@ def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[
     flags, split, engine = figures.flags, figures.flags.parallelism, spec.engine
     adapters, drafts = spec.model.adapters, engine.speculative if engine else None
     is_named = any("served-model" in each for each in (engine.args if engine else ()))
-    is_newest_first, has_nodes = bool(figures.queue_class_s), figures.num_nodes > 1
+    has_nodes = figures.num_nodes > 1
     rank_gib = figures.host_cache_gib / split.data
     transfer = spec.role and {
         "kv_connector": CONNECTOR,
@@ -182,8 +177,6 @@ def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[
         "--decode-context-parallel-size": split.context if split.context > 1 else None,
         "--data-parallel-size": split.data if split.data > 1 else None,
         "--enable-expert-parallel": figures.has_whole_experts,
-        "--scheduling-policy": "priority" if is_newest_first else None,
-        "--middleware": MIDDLEWARE if is_newest_first else None,
         "--max-num-queued-tokens": flags.max_num_queued_tokens,
         "--kv-transfer-config": transfer and _json(transfer),
         "--kv-offloading-size": f"{rank_gib:.9g}" if rank_gib else None,

@@ -40,18 +40,17 @@ from tonnage.manifests.pod import (
 from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.checks import use_of
-from tonnage.sizing.expected import FCFS, WAIT_PER_TARGET, newest_first_s, queue_of, with_queue
 from tonnage.sizing.offload import host_cache_gib
 from tonnage.sizing.parallelism.rules import has_whole_experts
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import HALF_TYPES, Flags, SizingRequest
 from tonnage.sizing.split import Parallelism
-from tonnage.units import HOUR_S, count_of
+from tonnage.units import count_of
 
 DIGEST_LENGTH = 16
 REMEMBERED = 4096
 """Annotations that are parsed once: most ticks see the same ones again."""
-HOST_CACHE, QUEUE_CLASS = "hostCache", "queueClassSeconds"
+HOST_CACHE = "hostCache"
 """Among the flags of the annotation."""
 
 
@@ -90,39 +89,33 @@ def spec_digest(model: ModelDeployment) -> str:
 
 @memoize
 def _digest_of(spec: Spec) -> str:
-    return _digest(json.dumps(_digestible(spec), sort_keys=True))
+    return _digest(json.dumps(spec.to_digestible(), sort_keys=True))
 
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]
 
 
-def _digestible(spec: Spec) -> dict[str, Any]:
-    """Return what a pod template is made from, with the queue that it gets."""
-    return with_queue(spec, queue_of(spec).name).to_digestible()
+def without_queue(recorded: dict[str, str]) -> dict[str, str]:
+    """Return what is recorded of a template without ``engine.queue``, which 0.2.0 had.
 
-
-@lru_cache(maxsize=REMEMBERED)
-def recorded_queue(made_from: str | None) -> str:
-    """Return the queue of the engines that run, by the annotation."""
-    engine = (_made_part(made_from) or {}).get("engine")
-    named = engine.get("queue") if isinstance(engine, dict) else None
-    return str(named or FCFS)
+    Its pods are the same without: those that run stay until another field replaces them.
+    """
+    made = _made_part(recorded.get("made_from")) if "digest" in recorded else None
+    engine = made and made.get("engine")
+    if not isinstance(engine, dict) or not engine.pop("queue", None):
+        return recorded
+    text = json.dumps(made, sort_keys=True)
+    return recorded | {"made_from": text, "digest": _digest(text)}
 
 
 def deployment(
-    model: ModelDeployment,
-    sizing: Sizing,
-    site: Site,
-    *,
-    drain_s: int | None = None,
-    class_s: float | None = None,
+    model: ModelDeployment, sizing: Sizing, site: Site, *, drain_s: int | None = None
 ) -> Manifest:
     """Return the workload for a plan, without ``replicas``: those go through ``/scale`` only.
 
     A Deployment, or a LeaderWorkerSet where a replica takes more GPUs than a node has. ``drain_s``:
-    that its pods get to finish what they answer; None: the longest answer says. ``class_s``: the
-    age of who is served last from which newer requests go first; None: the SLO says.
+    that its pods get to finish what they answer; None: the longest answer says.
 
     Raises:
         NotServableError: the engine's version or the cluster runs no replica over several nodes, or
@@ -130,9 +123,7 @@ def deployment(
     """
     if drain_s is None:
         drain_s = drain_time_s(longest_answer(model.spec, sizing), running_s=None)
-    own_class_s = newest_first_s(model.spec)
-    class_s = own_class_s and (class_s or own_class_s)
-    figures = _figures(model.spec.model, sizing, site, drain_s, class_s)
+    figures = _figures(model.spec.model, sizing, site, drain_s)
     placed, workload = together(model.spec.pods or Pods()), workload_over(figures.num_nodes)
     if workload.is_group:
         _check_group(model, figures.num_nodes)
@@ -144,9 +135,9 @@ def deployment(
     annotations = {
         **placed,
         DIGEST_ANNOTATION: spec_digest(model),
-        FLAGS_ANNOTATION: write_flags(figures.flags, figures.host_cache_gib, class_s),
+        FLAGS_ANNOTATION: write_flags(figures.flags, figures.host_cache_gib),
         DRAIN_ANNOTATION: str(drain_s),
-        SPEC_ANNOTATION: json.dumps(_digestible(model.spec), sort_keys=True),
+        SPEC_ANNOTATION: json.dumps(model.spec.to_digestible(), sort_keys=True),
     }
     made = {
         "apiVersion": workload.api_version,
@@ -254,7 +245,7 @@ def num_nodes_of(sizing: Sizing) -> int:
     return -(-sizing.parallelism.num_gpus // sizing.request.gpu.gpus_per_node)
 
 
-def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int, class_s: float) -> PodFigures:
+def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int) -> PodFigures:
     request, split = sizing.request, sizing.flags.parallelism
     num_nodes = num_nodes_of(sizing)
     if num_nodes > 1:
@@ -270,7 +261,6 @@ def _figures(model: Model, sizing: Sizing, site: Site, drain_s: int, class_s: fl
         drain_s=drain_s,
         quantization=_quantization(sizing),
         num_nodes=num_nodes,
-        queue_class_s=class_s,
         host_cache_gib=_host_cache_gib(model.kv_offload, sizing)
         if model.kv_offload and request.has_host_cache
         else 0,
@@ -363,11 +353,8 @@ def _quantization(sizing: Sizing) -> str | None:
     )
 
 
-def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> str:
-    """Write for the annotation what is chosen, and what a host cache and the queue have; 0: none.
-
-    ``class_s``: the age of who is served last from which newer requests go first.
-    """
+def write_flags(flags: Flags, host_cache_gib: int = 0) -> str:
+    """Write for the annotation what is chosen, and what a host cache has; 0: there is none."""
     split = flags.parallelism
     figures = {
         "maxNumSeqs": flags.max_num_seqs,
@@ -383,7 +370,6 @@ def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> 
         "contextTokens": flags.context_tokens,
         "isCured": flags.is_cured,
         HOST_CACHE: host_cache_gib,
-        QUEUE_CLASS: class_s,
     }
     return json.dumps({name: figure for name, figure in figures.items() if figure})
 
@@ -392,22 +378,6 @@ def write_flags(flags: Flags, host_cache_gib: int = 0, class_s: float = 0.0) -> 
 def has_recorded_cache(text: str | None) -> bool:
     """Tell whether what runs has a KV cache in host memory, by the annotation."""
     return bool((_made_part(text) or {}).get(HOST_CACHE))
-
-
-def recorded_class_s(text: str | None) -> float | None:
-    """Return how long arrivals make a class in what runs, by the annotation; None: not recorded."""
-    found = (_made_part(text) or {}).get(QUEUE_CLASS)
-    return found if isinstance(found, float) and 0 < found < HOUR_S else None
-
-
-def class_to_write_s(model: ModelDeployment, text: str | None) -> float | None:
-    """Return the class that a template is to have, so that a small change of targets rolls no pod.
-
-    None: that of the SLO. What runs stays while it is at least half of that and within the target.
-    """
-    running_s, wanted_s = recorded_class_s(text), newest_first_s(model.spec)
-    most_s = wanted_s / WAIT_PER_TARGET
-    return running_s if running_s and wanted_s / 2 <= running_s <= most_s else None
 
 
 def flags_from_annotation(text: str) -> Flags | None:
@@ -440,13 +410,13 @@ def differs_in_pods(model: ModelDeployment, made_from: str | None) -> bool:
 
     Nothing is sized by these. Where nobody can read what it was made from, the answer is no.
     """
-    made, asked = _made_part(made_from), _digestible(model.spec)
+    made, asked = _made_part(made_from), model.spec.to_digestible()
     return made is not None and {**made, "pods": None} == {**asked, "pods": None}
 
 
 def replaces_pods(model: ModelDeployment, made_from: str | None) -> bool:
     """Tell whether ``pods`` differ in what a pod template holds."""
-    specs = (_made_part(made_from) or {}, _digestible(model.spec))
+    specs = (_made_part(made_from) or {}, model.spec.to_digestible())
     made, asked = ({**(spec.get("pods") or {}), "maxSurge": None} for spec in specs)
     return made != asked
 
@@ -476,10 +446,7 @@ def running_model(model: ModelDeployment, made_from: str | None) -> ModelDeploym
             if engine.get("admission") is not None or engine.get("role") != role:
                 given = (spec.get("slo") or {}).get("attainment")  # no engine goes by it
                 kept["slo"] = slo | ({"attainment": given} if given else {})
-            elif recorded_queue(made_from) != FCFS:  # which needs a TTFT target
-                kept["slo"] = {"timeToFirstToken": slo["timeToFirstToken"]} | kept.get("slo", {})
             pods = {key: value for key, value in made.items() if key not in {"slo", "demand"}}
-            pods["engine"] = {**engine, "queue": recorded_queue(made_from)}
             found = Spec.model_validate_json(json.dumps(pods | kept), extra="ignore")
         except (ValueError, AttributeError, KeyError, TypeError, RecursionError):
             continue

@@ -1,17 +1,9 @@
-"""The pod template of a vLLM replica, as a GPU cluster runs it.
+"""The pod template of a vLLM replica, as a GPU cluster runs it."""
 
-The module that gives requests their class travels in a variable of the container, its digest in the
-command: nobody can change either once a pod is there, and no right to write an object is needed.
-"""
-
-import hashlib
 import json
 import math
-from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Final
 
 from tonnage.api.objects import ModelDeployment
@@ -28,10 +20,7 @@ from tonnage.manifests.arguments import (
     with_host_cache,
 )
 from tonnage.manifests.names import (
-    CLASS_VARIABLE,
     CONTAINER,
-    MODULE_VARIABLE,
-    QUEUE_MODULE,
     TOPOLOGY_ANNOTATION,
     Manifest,
     Workload,
@@ -46,28 +35,6 @@ from tonnage.units import GB, GIB, MINUTE_S, round_up
 COMMAND: Final = ("vllm", "serve")
 """Said for every image: the entrypoint of 0.11.0 is another server, which takes no model by its
 place and would serve its own default."""
-FOLDER: Final = "/dev/shm/tonnage"  # noqa: S108 - a volume of the pod's own, which any user may write
-
-
-def _with_queue(class_s: float) -> tuple[list[str], dict[str, str]]:
-    """Return (command, variables): vLLM's, or what checks and writes the module and becomes vLLM.
-
-    The variables say the module, where it is to be, and when a class begins.
-    """
-    if not class_s:
-        return list(COMMAND), {}
-    module = _in_pod(QUEUE_MODULE)
-    digest = hashlib.sha256(module.encode()).hexdigest()
-    command = ["python3", "-I", "-c", _in_pod("start"), digest, *COMMAND]
-    more = {"PYTHONPATH": FOLDER, MODULE_VARIABLE: module, CLASS_VARIABLE: f"{class_s:g}"}
-    return command, more
-
-
-@cache
-def _in_pod(name: str) -> str:
-    return files("tonnage.manifests").joinpath("in_pod", f"{name}.py").read_text()
-
-
 PRE_STOP_S: Final = 15
 """Time for endpoints and routers to forget a pod before its engine is told to stop."""
 EXIT_S: Final = 15
@@ -242,15 +209,14 @@ def _container(spec: Spec, figures: PodFigures, *, is_worker: bool) -> Manifest:
     ports = {"ports": [{"name": "http", "containerPort": HTTP_PORT}]}
     image = engine.image if engine and engine.image else default_image(spec)
     num_gpus = figures.flags.parallelism.num_gpus // figures.num_nodes
-    command, variables = _with_queue(figures.queue_class_s)
     budget_s = startup_budget_s(figures.weights_bytes, figures.host_cache_gib)
     return {
         "name": CONTAINER,
         "image": image,
-        "command": command,
+        "command": list(COMMAND),
         "args": engine_arguments(spec, figures, is_worker=is_worker),
         **({} if is_worker else ports),
-        "env": environment(pods, variables),
+        "env": environment(pods),
         "resources": {"limits": {"nvidia.com/gpu": str(num_gpus)}},
         **({} if is_worker else _probes(budget_s)),
         "terminationMessagePolicy": "FallbackToLogsOnError",  # else there is none
@@ -357,8 +323,8 @@ SHARED: Final = {
 """Where what was compiled has been on claims since 0.1."""
 
 
-def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
-    """Return the variables of the engine's container; ``more``: further plain ones.
+def environment(pods: Pods) -> list[Manifest]:
+    """Return the variables of the engine's container.
 
     On a claim, which others may write, are the weights: nothing that Python imports, and what was
     compiled only where the spec asks for it. Without one /cache is the pod's own.
@@ -377,7 +343,6 @@ def environment(pods: Pods, more: Mapping[str, str]) -> list[Manifest]:
         "LOGNAME": NAME_OF_ANY_USER,
         **(CLAIMED if pods.model_cache_claim else {}),
         **(SHARED if pods.compile_cache == "Claim" else {}),
-        **more,
     }
     secrets = {
         "HF_TOKEN": pods.hugging_face_token_secret,

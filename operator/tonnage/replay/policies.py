@@ -32,8 +32,8 @@ from tonnage.replay.evaluation import (
 from tonnage.replay.ground_truth import GroundTruth, Work, work_of
 from tonnage.replay.policy import (
     BEST_STATIC,
+    IN_TIME,
     MOST_REPLICAS,
-    OTHER_QUEUES,
     RIVALS,
     STATIC,
     TONNAGE,
@@ -293,8 +293,8 @@ class Scenario:
         """Run a policy; one of hindsight runs many fleets until it has its own."""
         if policy.name == TONNAGE:
             return self._outcome(policy, self.run(self.operator()))
-        if policy.name in OTHER_QUEUES:
-            return self._with_queue(policy, *OTHER_QUEUES[policy.name])
+        if policy.name == IN_TIME:
+            return self._in_time(policy)
         if policy.name == STATIC:
             return self._outcome(policy, self.run(self._constant(int(policy.knob or 1))))
         if policy.name == BEST_STATIC:
@@ -315,13 +315,13 @@ class Scenario:
             )
         return self._outcome(policy, self.run(self._constant(peak.replicas)), notes)
 
-    def _with_queue(self, policy: Policy, field: str, value: str) -> PolicyResult:
-        """Run the operator with another value of a field of the engine."""
+    def _in_time(self, policy: Policy) -> PolicyResult:
+        """Run the operator with engines that refuse what would be late."""
         if not self.request.slo.ttft:
-            return self._outcome(policy, None, [f"{value} needs slo.timeToFirstToken"])
+            return self._outcome(policy, None, ["inTime needs slo.timeToFirstToken"])
         spec = self.model.spec
         if spec.engine is not None:
-            engine = spec.engine.model_copy(update={field: value})
+            engine = spec.engine.model_copy(update={"admission": "inTime"})
             spec = spec.model_copy(update={"engine": engine})
         try:
             record = self.run(self.operator(), replace(self.model, spec=spec))

@@ -12,7 +12,7 @@ from tonnage.replay.baselines.rule import Rule
 from tonnage.replay.baselines.wva import Throughput
 from tonnage.replay.prometheus import Query
 from tonnage.replay.simulation import SETTINGS
-from tonnage.sizing.expected import newest_first_s, refuses_late, slo_of
+from tonnage.sizing.expected import refuses_late, slo_of
 from tonnage.units import count_of
 
 Factory = Callable[[float, float], Rule]
@@ -58,24 +58,15 @@ RIVALS: Final[Mapping[str, Rival]] = {
 }
 
 
-TONNAGE, STATIC, BEST_STATIC = "tonnage", "static", "best-static"
-FCFS, NEWEST_FIRST, IN_TIME = "fcfs", "newest-first", "in-time"
+TONNAGE, IN_TIME, STATIC, BEST_STATIC = "tonnage", "in-time", "static", "best-static"
 OWN: Final[Mapping[str, str]] = {
     TONNAGE: "the operator itself, with its default settings",
-    FCFS: "tonnage with engine.queue: fcfs, for all else the same",
-    NEWEST_FIRST: "tonnage with engine.queue: newestFirst, for all else the same",
     IN_TIME: "tonnage with engine.admission: inTime, for all else the same",
     STATIC: "static:N, so many replicas all the time",
     BEST_STATIC: "in hindsight, the smallest constant number that meets the target",
 }
 OWN_CLASS: Final = "a class of your own, by its Python module; a number after it is handed to it"
-OTHER_QUEUES: Final[Mapping[str, tuple[str, str]]] = {
-    FCFS: ("queue", "fcfs"),
-    NEWEST_FIRST: ("queue", "newestFirst"),
-    IN_TIME: ("admission", "inTime"),
-}
-"""By policy, the field of the engine and its value."""
-DEFAULT: Final = (TONNAGE, *OTHER_QUEUES, BEST_STATIC)
+DEFAULT: Final = (TONNAGE, IN_TIME, BEST_STATIC)
 MOST_REPLICAS: Final = 1 << 9
 """Of a constant fleet."""
 
@@ -151,10 +142,8 @@ def _number(name: str, written: str) -> float:
 
 
 def default_policies(spec: Spec) -> tuple[Policy, ...]:
-    """Return what a replay compares where nothing is asked for: no other queue where none is."""
-    runs = {NEWEST_FIRST if newest_first_s(spec) else FCFS}
-    runs |= {IN_TIME} if refuses_late(spec) else set()
-    hidden = runs if slo_of(spec).ttft else OTHER_QUEUES.keys()
+    """Return what a replay compares where nothing is asked for: refusals where none are made."""
+    hidden = set() if slo_of(spec).ttft and not refuses_late(spec) else {IN_TIME}
     return tuple(Policy(name=name) for name in DEFAULT if name not in hidden)
 
 

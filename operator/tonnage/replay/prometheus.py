@@ -255,8 +255,6 @@ class EngineCounters:
             )
         self._engine, self._server_s = engine, ladders.server_s
         self._columns = {name: memoryview(getattr(engine.table, name)) for name in COLUMNS}
-        self._is_in_order = not limits.newest_first_s
-        """Engines admit first come first served: what has begun is before all that waits."""
         self._starting = deque[int]()
         """Without a token yet, as they came."""
         self._decoding: list[int] = []
@@ -402,11 +400,8 @@ class EngineCounters:
     def _admitted_requests(self) -> Iterable[int]:
         """Return the requests without a token that were admitted, those preempted since too."""
         state, preemptions = self._columns["state"], self._columns["preemptions"]
-        return self._matching(lambda n: state[n] != WAITING or preemptions[n], self._starting)
-
-    def _matching(self, matches: Callable[[int], object], numbers: Iterable[int]) -> Iterable[int]:
-        """Return those that match: in order they come first, and a long queue is not read."""
-        return (takewhile if self._is_in_order else filter)(matches, numbers)
+        # What has begun came before all that waits: a long queue is not read.
+        return takewhile(lambda n: state[n] != WAITING or preemptions[n], self._starting)
 
     def _show_gauges(self, page: dict[SeriesKey, float], steps: int) -> None:
         engine, (rank,) = self._engine, self._engine.ranks
@@ -443,7 +438,7 @@ class EngineCounters:
     def _later_than(self, at_s: float, newest_first: Iterable[int]) -> int:
         """Return how many of these requests, in order the newest first, came after a time."""
         arrival_s = self._columns["arrival_s"]
-        return sum(1 for _ in self._matching(lambda n: arrival_s[n] > at_s, newest_first))
+        return sum(1 for _ in takewhile(lambda n: arrival_s[n] > at_s, newest_first))
 
     def _show_labelled(self, page: dict[SeriesKey, float]) -> None:
         by_source = (self._prompt_tokens - self._cached_tokens, self._cached_tokens, 0)

@@ -1,14 +1,13 @@
 """What a spec expects of traffic, SLO and engine, and what of that no engine of its version has."""
 
 from collections.abc import Iterator
-from typing import Final, Literal, NamedTuple
+from typing import Final
 
 from tonnage.api.pod_template import given_template, variables_in
-from tonnage.api.pods import EngineSpec
 from tonnage.api.spec import Demand as DemandSpec
 from tonnage.api.spec import Percentiles, Spec
-from tonnage.catalog.engine import newest_version, parse_version
-from tonnage.catalog.gpu import CatalogError, Gpu
+from tonnage.catalog.engine import parse_version
+from tonnage.catalog.gpu import Gpu
 from tonnage.catalog.shape import Attention, GroupedAttention, LatentAttention, ModelShape
 from tonnage.memoize import memoize
 from tonnage.sizing.options import ADAPTER_FILES, WITHOUT_SLOTS, Adapters, Speculation, switches_in
@@ -18,13 +17,6 @@ from tonnage.units import DAY_S, seconds
 PERCENT = 100
 GUESSED_PROMPT_TOKENS = 2048
 GUESSED_OUTPUT_TOKENS = 512
-FCFS: Final = "fcfs"
-NEWEST_FIRST_GAIN: Final = "more requests meet the TTFT target in an overload"
-SINCE_SAFE_PRIORITIES: Final = (0, 12)
-"""Versions before take up a preempted request as if its cache were still there."""
-WAIT_PER_TARGET = 0.9
-"""Age of who is served last over the shortest TTFT target, from which those who come go first. In
-an overload all that are served wait as long: the rest of the target is for their prompts."""
 
 
 @memoize
@@ -39,66 +31,6 @@ def slo_of(spec: Spec) -> Slo:
 def _targets(given: Percentiles | None) -> tuple[Target, ...]:
     limits = given.targets() if given else {}
     return tuple(Target(quantile=q, limit_s=limit_s) for q, limit_s in limits.items())
-
-
-class Queue(NamedTuple):
-    """Which queued request starts first."""
-
-    name: Literal["fcfs", "newestFirst"]
-    why: str = ""
-    """Empty: the spec names it."""
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.why}" if self.why else self.name
-
-
-@memoize
-def queue_of(spec: Spec) -> Queue:
-    """Return the queue of engines that start now, and why where the spec leaves it open."""
-    engine = spec.engine
-    if engine is None:
-        return Queue(FCFS)
-    if engine.queue != "auto":
-        return Queue(engine.queue)
-    why = _why_in_order(spec, engine)
-    return Queue(FCFS, why) if why else Queue("newestFirst", NEWEST_FIRST_GAIN)
-
-
-def _why_in_order(spec: Spec, engine: EngineSpec) -> str:
-    """Return why engines serve the oldest request first; empty: they need not."""
-    if not slo_of(spec).ttft:
-        return "the spec has no TTFT target"
-    if engine.role == "decode":
-        return "prefill gives KV caches up that wait for decode for 30 s"
-    if engine.admission == "inTime":
-        return "admission inTime refuses requests that would wait for too long"
-    try:
-        version = parse_version(engine.known_version)
-    except CatalogError as unknown:
-        return str(unknown)
-    if SINCE_SAFE_PRIORITIES <= version <= parse_version(newest_version()):
-        return ""
-    first = ".".join(map(str, SINCE_SAFE_PRIORITIES))
-    known = f"newestFirst is proven with vLLM {first} to {newest_version()}"
-    return f"{known}, not with {engine.known_version}"
-
-
-@memoize
-def with_queue(spec: Spec, name: str) -> Spec:
-    """Return a spec that names the queue of its engines."""
-    if spec.engine is None or spec.engine.queue == name:
-        return spec
-    return spec.model_copy(update={"engine": spec.engine.model_copy(update={"queue": name})})
-
-
-def newest_first_s(spec: Spec) -> float:
-    """Return the age of who is served last from which those who come go first; 0: fcfs.
-
-    The rest of the TTFT target is for the prompt and the step under way (decision 93).
-    """
-    if queue_of(spec).name == FCFS:
-        return 0.0
-    return WAIT_PER_TARGET * min((each.limit_s for each in slo_of(spec).ttft), default=0.0)
 
 
 def refuses_late(spec: Spec) -> bool:
@@ -180,6 +112,9 @@ def _at_peak(requests_per_s: float, peak: float) -> Demand:
     return Demand(requests_per_s=peak * requests_per_s, peak_ratio=peak)
 
 
+BY_PRIORITY: Final = "--scheduling-policy=priority"
+SINCE_SAFE_PRIORITIES: Final = (0, 12)
+"""Versions before take up a preempted request as if its cache were still there."""
 SINCE_SHORT_LEASES: Final = (0, 22)
 SINCE_COUNTED_REFUSALS: Final = (0, 32)
 SINCE_WHOLE_HOST_CACHES: Final = (0, 31)
@@ -197,17 +132,17 @@ def refusals(spec: Spec, minor: str, shape: ModelShape, gpu: Gpu) -> Iterator[st
         0.32: refusals that nobody counts hide demand.
     """
     version = parse_version(minor)
-    if newest_first_s(spec) and version < SINCE_SAFE_PRIORITIES:
-        yield (
-            f"engine.queue: newestFirst needs engine.version 0.12; {minor} answers wrongly after "
-            "it has preempted a request by its priority"
-        )
     if refuses_late(spec) and version < SINCE_COUNTED_REFUSALS:
         yield (
             f"engine.admission: inTime needs engine.version 0.32; {minor} does not count the "
             "requests that it refuses, so the more it refused the less demand would be seen"
         )
     arguments = spec.engine.args if spec.engine else ()
+    if BY_PRIORITY in arguments and version < SINCE_SAFE_PRIORITIES:
+        yield (
+            f"engine.args: {BY_PRIORITY} needs engine.version 0.12; {minor} answers wrongly after "
+            "it has preempted a request by its priority"
+        )
     if not spec.model.adapters and any(each.startswith(ADAPTER_FILES) for each in arguments):
         yield f"engine.args: {ADAPTER_FILES} needs model.adapters: {WITHOUT_SLOTS}"
     if spec.role or spec.topology:

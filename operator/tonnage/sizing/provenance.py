@@ -46,7 +46,6 @@ class Figure(Enum):
     MAX_REPLICAS = "maxReplicas"
     """No input of the arithmetic: nobody gave a bound where it is guessed, and none counts."""
     ARRIVALS = "arrivals"
-    QUEUE = "queue"
     ADMISSION = "admission"
     ROLE = "role"
     HOST_CACHE = "KV cache in host memory"

@@ -36,7 +36,6 @@ from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
     expected_workload,
-    newest_first_s,
     refusals,
     refuses_late,
     slo_of,
@@ -70,7 +69,6 @@ from tonnage.sizing.provenance import (
 )
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Demand, Routing, Slo, Workload
-from tonnage.units import format_s
 
 HALF_TYPES = {"bf16": "bfloat16", "fp16": "float16"}
 """As the engine calls them, by the format of weights."""
@@ -127,8 +125,6 @@ class SizingRequest:
     """A split whose replicas for the demand exceed this is taken where those of all do."""
     routing: Routing = Routing.SERVICE
     arrival_scv: float = 1.0
-    newest_first_s: float = 0.0
-    """Age of who is served last from which those who come are admitted first. 0: fcfs."""
     refuses_late: bool = False
     """Engines refuse who would get a first token too late."""
     flags: Flags | None = None
@@ -412,7 +408,6 @@ def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequ
         switches=switches_in(spec.engine.args) if spec.engine else DEFAULT_SWITCHES,
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
-        newest_first_s=newest_first_s(spec),
         refuses_late=refuses_late(spec),
         speculation=expected_speculation(spec),
         adapters=expected_adapters(spec),
@@ -432,7 +427,7 @@ def _spec_inputs(spec: Spec, request: SizingRequest) -> Iterator[Input]:
     ``request``: that was made of it.
     """
     scv = spec.demand.arrival_scv if spec.demand else 1
-    tokens, class_s = request.max_num_batched_tokens, request.newest_first_s
+    tokens = request.max_num_batched_tokens
     offload, link = spec.model.kv_offload, spec.hardware.node_link
     yield given_input(Figure.CONTEXT, f"{request.context_tokens} tokens")
     yield given_input(Figure.SLO, targets_written(request.slo))
@@ -446,7 +441,6 @@ def _spec_inputs(spec: Spec, request: SizingRequest) -> Iterator[Input]:
     yield from (given_input(figure, str(value)) for figure, value in of_engine.items() if value)
     yield arrivals_input(scv, request.routing, Origin.GUESSED if scv == 1 else Origin.GIVEN)
     others = {
-        Figure.QUEUE: class_s and f"newest first once waits reach {format_s(class_s)}",
         Figure.ADMISSION: request.refuses_late and "refuses what would be late",
         Figure.ROLE: spec.role,
         Figure.HOST_CACHE: offload and host_cache_written(offload),

@@ -11,7 +11,6 @@ from typing import Any
 from aiohttp import web
 
 from tonnage.engine.limits import EngineLimits, LimitsError
-from tonnage.manifests.names import CLASS_VARIABLE
 from tonnage.units import GIB, KIB
 from tonnage_lab.emulator import buckets, truth
 from tonnage_lab.emulator.arguments import Arguments, cache_config, parse
@@ -57,7 +56,6 @@ def engine_limits(arguments: Arguments, hidden: EngineTruth) -> EngineLimits:
         num_draft_tokens=arguments.num_draft_tokens,
         acceptance_rate=hidden.acceptance_rate,
         num_ranks=arguments.data_parallel_size,
-        newest_first_s=float(os.environ[CLASS_VARIABLE]) if arguments.is_newest_first else 0.0,
     )
 
 

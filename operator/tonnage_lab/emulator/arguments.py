@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from tonnage.catalog.cache_types import names_of
 from tonnage.engine.limits import EngineLimits
-from tonnage.manifests.names import MIDDLEWARE
 from tonnage.units import GB, GIB, KB, KIB, MB, MIB
 from tonnage_lab.emulator.buckets import parse_custom
 
@@ -93,8 +92,6 @@ class Arguments:
     """Of ``--kv-transfer-config``: whether KV caches of prompts are kept for others, or taken."""
     host_cache_gib: float = 0.0
     """Of the host's memory, for the cache of a data-parallel rank."""
-    is_newest_first: bool = False
-    """By priority, which the middleware gives each request."""
     custom_buckets: Mapping[str, Sequence[float]] = field(default_factory=dict)
     num_nodes: int = 1
     node_rank: int = 0
@@ -222,7 +219,6 @@ def _add_capacity_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--block-size", type=positive)
     serve.add_argument("--num-gpu-blocks-override", type=positive)
     serve.add_argument("--scheduling-policy", choices=("fcfs", "priority"))
-    serve.add_argument("--middleware", action="append")
 
 
 def _add_node_flags(serve: argparse.ArgumentParser) -> None:
@@ -260,13 +256,11 @@ def parse(argv: Sequence[str]) -> Arguments:
     model = read.get("model_tag") or read.get("model")
     if not model:
         root.error("a model is needed: vllm serve MODEL")
-    by_priority = read.get("scheduling_policy") == "priority"
     known = {each.name for each in fields(Arguments)}
     made = {
         "model": model,
         "served_model_names": tuple(read.get("served_model_name", (model,))),
         "max_loras": read.get("max_loras", 1) if read.get("enable_lora") else 0,
-        "is_newest_first": by_priority and MIDDLEWARE in read.get("middleware", ()),
     }
     return Arguments(**{name: value for name, value in read.items() if name in known} | made)
 

@@ -5,10 +5,6 @@ needs from the token budget; when KV blocks run out, the newest running sequence
 and later recomputed; then, unless something was preempted, waiting requests are admitted first
 come first served, each only when its whole prompt fits.
 
-Where the newest class of arrivals goes first (``--scheduling-policy priority``), a class ends when
-the last of it that got a token came so long ago that who waits is late. The queue is
-sorted by class and arrival, and who comes last in this order is preempted, wherever it runs.
-
 With speculation a decoding sequence takes the tokens verified from the budget, and gets as many as
 the caller says were right, and one.
 """
@@ -93,8 +89,6 @@ class Engine:
         self._accepted = accepted
         self._pool = BlockPool(limits)
         self._waiting: deque[Sequence] = deque()
-        self._classes: dict[int, int] = {}
-        self._newest, self._served_s = 0, 0.0
         self._running: list[Sequence] = []
 
     @property
@@ -118,12 +112,8 @@ class Engine:
         return self.limits.num_blocks - self._pool.num_free
 
     def submit(self, request: Request) -> None:
-        """Put a request in its place in the queue, at the end if there is one class."""
-        if request.arrival_s - self._served_s > self.limits.newest_first_s:
-            self._newest, self._served_s = self._newest + 1, request.arrival_s
-        self._classes[request.number] = self._newest
+        """Put a request at the end of the queue."""
         self._waiting.append(Sequence(request=request))
-        self._sort_waiting()
 
     def schedule(self) -> Batch:
         """Begin a step: say what it works on, nothing where the engine is idle."""
@@ -141,8 +131,6 @@ class Engine:
             got = self._advance(sequence, num_tokens)
             if got:
                 sequence.prefilling = False
-                if not sequence.num_emitted and self._class_of(sequence) == self._newest:
-                    self._served_s = max(self._served_s, sequence.request.arrival_s)
                 sequence.num_emitted += got
                 emitted += [sequence.request.number] * got
                 if not sequence.num_missing:
@@ -174,8 +162,7 @@ class Engine:
     def _make_room(self, sequence: Sequence, num_tokens: int, batch: Batch) -> bool:
         """Find KV blocks for a running sequence, at the cost of those behind it in the order."""
         while not self._pool.grow(sequence, sequence.num_computed + num_tokens):
-            last = self._last()
-            self._running.remove(last)
+            last = self._running.pop()
             batch.remove(last)
             self._preempt(last)
             batch.preempted.append(last.request.number)
@@ -183,30 +170,12 @@ class Engine:
                 return False
         return True
 
-    def _last(self) -> Sequence:
-        """Return who is preempted: of several that came at once, who has run for longest."""
-        if not self.limits.newest_first_s:
-            return self._running[-1]
-        return max(self._running, key=self._class_and_arrival)
-
-    def _class_of(self, sequence: Sequence) -> int:
-        return self._classes[sequence.request.number]
-
-    def _class_and_arrival(self, sequence: Sequence) -> tuple[int, float]:
-        return -self._class_of(sequence), sequence.request.arrival_s
-
-    def _sort_waiting(self) -> None:
-        if self.limits.newest_first_s:
-            by_number = sorted(self._waiting, key=lambda each: each.request.number)
-            self._waiting = deque(sorted(by_number, key=self._class_and_arrival))
-
     def _preempt(self, sequence: Sequence) -> None:
         self._pool.release(sequence)
         sequence.num_computed = 0
         sequence.prefilling = True
         sequence.num_preemptions += 1
         self._waiting.appendleft(sequence)
-        self._sort_waiting()
 
     def _admit(self, batch: Batch) -> None:
         while (

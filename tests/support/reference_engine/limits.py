@@ -37,8 +37,6 @@ class EngineLimits:
     """Blocks left free when a sequence is admitted beside others."""
     num_draft_tokens: int = 0
     """Drafted for each decoding sequence in each step, and verified in it."""
-    newest_first_s: float = 0.0
-    """Width of a class of arrivals; the newest is admitted first. 0: first come first served."""
 
     def __post_init__(self) -> None:
         """Refuse limits under which a schedule would get stuck.

@@ -51,7 +51,7 @@ SLOW = llama(
     ("contextLength: 8192", "contextLength: 131072"),
     ("p95: 2s", "p95: 3s"),
     ("p95: 50ms", "p95: 30ms"),
-    ('"0.33", queue: fcfs', '"0.20"'),
+    ('"0.33"', '"0.20"'),
     ("    requestsPerSecond: 4\n", ""),
     ("{mean: 4000, p99: 7000}", "{mean: 1000}"),
     ("{mean: 1000}\n  scaling", "{mean: 200}\n  scaling"),

@@ -97,7 +97,7 @@ class TestFiles:
         assert "- KV offload: Auto: on, 275 GiB a replica; worth it: " in result.stdout
 
     def test_a_given_token_budget_replaces_every_pod_however_little_it_gains(self, diff):
-        given = ("queue: fcfs}", "queue: fcfs, maxNumBatchedTokens: 6000}")
+        given = ('"0.33"}', '"0.33", maxNumBatchedTokens: 6000}')
         [found] = figures(diff(llama(), llama(given), "-o", "json"))["objects"]
 
         assert found["podsRolled"] == 4

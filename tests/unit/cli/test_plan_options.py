@@ -66,7 +66,6 @@ def test_a_replica_over_several_nodes_is_the_first_answer_where_it_saves_much():
 KNIFE_EDGE = (
     "--model", "zai-org/GLM-4.5-Air", "--gpu", "A100-80GB", "--rps", "40",
     "--prompt", "4000", "--output", "2000", "--tpot", "12ms", "--ttft", "300ms",
-    "--set", "engine.queue=fcfs",
 )  # fmt: skip
 
 

@@ -57,18 +57,6 @@ def test_the_serve_line_is_what_the_container_runs():
     assert "--max-num-seqs 63" in line
 
 
-def test_a_serve_line_with_a_module_that_only_pods_have_says_so():
-    newest = llama((", queue: fcfs", ""))
-    line, manifests_ = (render(newest, options=options) for options in (["--serve"], []))
-
-    assert line.stdout.startswith("vllm serve ")
-    assert "--middleware" not in line.stdout
-    assert "the operator's pods serve the newest first, by a module that is n" in line.stderr
-    assert "--middleware" in manifests_.stdout
-    assert "module" not in manifests_.stderr
-    assert "module" not in render(llama(), options=["--serve"]).stderr
-
-
 def test_as_json_it_is_one_list():
     content = json.loads(render(llama(), options=["-o", "json"]).stdout)
 

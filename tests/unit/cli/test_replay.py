@@ -319,7 +319,7 @@ def test_a_manifest_that_cannot_be_replayed_is_refused_with_its_line(trace, chan
 def test_speculative_decoding_is_refused_with_its_line(trace):
     drafts = "{method: ngram, tokens: 3, acceptedPercent: 50}"
     engine = f'  engine:\n    version: "0.33"\n    speculative: {drafts}\n'
-    text = small(('  engine: {version: "0.33", queue: fcfs}\n', engine))
+    text = small(('  engine: {version: "0.33"}\n', engine))
     line = 1 + text[: text.index("speculative")].count("\n")
 
     result = replay(trace, text=text)
@@ -385,7 +385,7 @@ def test_a_signal_ends_it_and_all_its_processes(trace, tmp_path, number):
 
 def test_a_deployment_that_is_scaled_only_has_no_flags_to_replay(trace):
     scaled = small(
-        ('  engine: {version: "0.33", queue: fcfs}\n', "  scaleTarget: {name: my-vllm}\n"),
+        ('  engine: {version: "0.33"}\n', "  scaleTarget: {name: my-vllm}\n"),
         ("    gpusPerReplica: 1\n", ""),
     )
     result = replay(trace, text=f"{scaled}---\n{a_deployment()}")

@@ -136,7 +136,7 @@ class TestDigest:
 
         assert len(both(mode="Auto")) == 2
         assert len(both()) == 1
-        assert self.digest(engine={"version": "0.33", "queue": "fcfs"}) == "cdf7631182757eb5"
+        assert self.digest(engine={"version": "0.33"}) == "cdf7631182757eb5"
 
     @pytest.mark.parametrize(
         "measured",

@@ -152,7 +152,7 @@ class TestTheSplitOfANewObject:
         spec |= {
             "hardware": {"gpu": "H200"},
             "demand": {"requestsPerSecond": requests_per_s, **tokens},
-            "engine": {"version": "0.33", "queue": "fcfs"},
+            "engine": {"version": "0.33"},
         }
         scaling = {"maxReplicas": 100, "mode": "Recommend", **spec.pop("scaling", {})}
         state = a_state(a_manifest(scaling=scaling, **spec), replicas=None)
@@ -539,7 +539,7 @@ class TestAChangeOfWhatPodsNeed:
         [container] = found.template["spec"]["template"]["spec"]["containers"]
         assert container["resources"]["requests"]["cpu"] == "3"
         assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(
-            self.KEPT, class_s=1.8
+            self.KEPT
         )
 
     def test_beside_another_change_asks_for_the_best_flags(self):
@@ -618,9 +618,7 @@ class TestAForeignEdit:
 
         found = assessed(live=self.edited(kept))
 
-        assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(
-            kept, class_s=1.8
-        )
+        assert found.template["metadata"]["annotations"]["tonnage.dev/flags"] == write_flags(kept)
 
     def test_by_our_own_managers_is_none(self):
         ours = managed_by("tonnage", "f:template") + managed_by("tonnage-scale", "f:replicas")

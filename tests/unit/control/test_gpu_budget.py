@@ -227,7 +227,7 @@ class TestWhatIsNotCounted:
         )
 
     def test_lets_a_template_of_as_many_gpus_pass(self):
-        changed = a_manifest("z", generation=2, engine={"version": "0.33", "queue": "fcfs"})
+        changed = a_manifest("z", generation=2, engine={"version": "0.33", "args": ["--seed=1"]})
         live = a_deployment_body(a_model("z"), sizing=SIZING)
         mig = with_limits(running("mig"), {"nvidia.com/mig-3g.40gb": "1"})
         fleet = a_fleet(mig, a_state(changed, live=live), settings={"max_gpus": 1000})

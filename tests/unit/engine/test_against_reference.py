@@ -3,8 +3,6 @@
 import math
 import random
 from collections import deque
-from itertools import accumulate
-from operator import gt
 from statistics import fmean
 
 import pytest
@@ -29,21 +27,6 @@ CASES = {
         "window_tables": 2,
         "window_blocks": 5,
         "window": WINDOW,
-    },
-}
-NEWEST_FIRST = {
-    "classes of one": {"newest_first_s": 1e-6},
-    "classes": {"newest_first_s": 2.0},
-    "one class": {"newest_first_s": 1e6},
-    "windows": {"newest_first_s": 1.0, "window": WINDOW, "work_s": WORK_S},
-    "ranks": {"newest_first_s": 2.0, "num_ranks": 3},
-    "block tables and states": {"newest_first_s": 1.0, "num_tables": 2, "fixed_blocks": 3},
-    "tables of windows": {
-        "newest_first_s": 1e-6,
-        "num_tables": 3,
-        "window_tables": 2,
-        "window_blocks": 6,
-        "fixed_blocks": 3,
     },
 }
 
@@ -93,7 +76,6 @@ def reference(rows, figures, case):
         **figures,
         num_draft_tokens=drafted,
         tables=tables,
-        newest_first_s=case.get("newest_first_s", 0.0),
     )
     time_of = step_time(case.get("window"), case.get("work_s"))
     group = slow.EngineGroup(
@@ -189,25 +171,6 @@ def test_every_request_starts_and_ends_when_the_reference_says(seed, name):
     assert_both_say_the_same(rows, figures, CASES[name])
 
 
-@pytest.mark.parametrize("name", NEWEST_FIRST)
-@pytest.mark.parametrize("seed", range(8))
-def test_the_reference_says_the_same_where_the_newest_class_is_first(seed, name):
-    figures, rows = overloaded(seed)
-    if "num_tables" in NEWEST_FIRST[name]:
-        figures["num_blocks"] = 2 * figures["num_blocks"] + 9
-
-    assert_both_say_the_same(rows, figures, NEWEST_FIRST[name])
-
-
-def test_a_prompt_keeps_its_chunk_where_an_older_one_is_preempted_for_its_blocks():
-    # 4 blocks. Beside the first, which decodes, the second has chunks of 8. At its third the first
-    # has three blocks, so it is preempted; the chunk, and so the steps of the prompt, stay.
-    figures = {"max_num_seqs": 2, "max_num_batched_tokens": 9, "num_blocks": 4, "max_model_len": 64}
-    rows = [(0.0, 30, 10, 0), (0.035, 25, 1, 0)]
-
-    assert_both_say_the_same(rows, figures, {"newest_first_s": 0.01})
-
-
 def assert_both_say_the_same(rows, figures, case):
     expected = reference(rows, figures, case)
     served = model(rows, figures, case)
@@ -233,30 +196,10 @@ def test_the_scenarios_queue_and_preempt():
     assert waits > 100
 
 
-@pytest.mark.parametrize("name", ["classes of one", "classes", "ranks"])
-def test_the_scenarios_preempt_and_overtake_where_the_newest_class_is_first(name):
-    preemptions = overtaken = 0
-    for seed in range(8):
-        served = model(*reversed(overloaded(seed)), NEWEST_FIRST[name])
-        preemptions += sum(served.preemptions)
-        first_of_later_s = list(accumulate(reversed(served.started_s), min))[::-1][1:]
-        overtaken += sum(map(gt, served.started_s, first_of_later_s))
-
-    assert preemptions > 50
-    assert overtaken > 200
-
-
-@pytest.mark.parametrize("newest_first_s", [0.0, 2.0])
 @pytest.mark.parametrize(("drafted", "rate"), [(1, 0.9), (3, 0.7)])
-def test_draft_tokens_serve_in_the_mean_as_where_each_step_draws_them(
-    drafted, rate, newest_first_s
-):
+def test_draft_tokens_serve_in_the_mean_as_where_each_step_draws_them(drafted, rate):
     """The model draws the steps of an answer at once, and spreads its tokens evenly over them."""
-    case = {
-        "num_draft_tokens": drafted,
-        "acceptance_rate": rate,
-        "newest_first_s": newest_first_s,
-    }
+    case = {"num_draft_tokens": drafted, "acceptance_rate": rate}
     expected, found = [], []
     for seed in range(8):
         figures, rows = crowded(seed)

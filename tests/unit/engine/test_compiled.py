@@ -57,16 +57,6 @@ RUNS = {
     "four ranks": Run(
         requests_per_s=40.0, limits={"num_ranks": 4, "num_blocks": 1500}, has_preemptions=True
     ),
-    "the newest class first, a tight cache": Run(
-        requests_per_s=20.0,
-        limits={"num_blocks": 600, "newest_first_s": 2.0},
-        has_preemptions=True,
-    ),
-    "the newest first, four ranks": Run(
-        requests_per_s=40.0,
-        limits={"num_ranks": 4, "num_blocks": 1500, "newest_first_s": 1e-6},
-        has_preemptions=True,
-    ),
     "refusals, two engines of two ranks": Run(
         requests_per_s=80.0,
         limits={"num_ranks": 2, "max_queued_tokens": 4000},

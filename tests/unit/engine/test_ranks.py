@@ -18,6 +18,12 @@ def test_a_request_goes_to_the_rank_with_the_least_to_do():
     assert waiting(engine) == [2, 1, 1]
 
 
+def test_submit_tells_which_rank_a_request_waits_on():
+    engine = Engine(limits(num_ranks=3), costs(), table(*[(0, 16, 4)] * 4))
+
+    assert [engine.submit(number) for number in range(4)] == [0, 1, 2, 0]
+
+
 def test_one_that_waits_counts_as_four_that_run():
     rows = table(*[(0, 16, 9)] * 8)
     engine = Engine(limits(num_ranks=2), costs(), rows)

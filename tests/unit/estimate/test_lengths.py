@@ -336,7 +336,7 @@ class TestRunning:
         assert self.of_running(500, waiting=400) == pytest.approx(50 / 0.04, rel=0.02)
 
     def test_nothing_is_told_where_more_wait_than_run(self):
-        """Newest first, those that wait came before those that run."""
+        """By priorities, those that wait may have come before those that run."""
         assert self.of_running(900, waiting=901) == 500
 
     def test_the_time_of_prefill_is_none_of_it(self):

@@ -28,7 +28,6 @@ from tonnage.fleet.views import (
 )
 from tonnage.manifests.children import flags_from_annotation, spec_digest
 from tonnage.manifests.names import GROUPS
-from tonnage.sizing.expected import with_queue
 
 
 def test_a_pod_is_on_a_node_once_it_is_bound():
@@ -86,8 +85,7 @@ class TestDeployment:
         assert not view.is_rolling
         assert view.problems == ()
         assert json.loads(view.template)["spec"]["containers"][0]["name"] == "vllm"
-        named = with_queue(a_model().spec, "newestFirst")
-        assert json.loads(view.made_from) == named.to_digestible()
+        assert json.loads(view.made_from) == a_model().spec.to_digestible()
 
     def test_of_groups_without_a_template_for_leaders_is_as_their_workers(self):
         body = a_groups_body()

@@ -18,7 +18,6 @@ from tonnage.control.observe.starting import read_crash
 from tonnage.engine.core import Engine
 from tonnage.engine.limits import EngineLimits, LimitsError, RequestError
 from tonnage.engine.table import RequestTable
-from tonnage.manifests.names import CLASS_VARIABLE, MIDDLEWARE
 from tonnage_lab.emulator.__main__ import build, drain, engine_limits, serve, work
 from tonnage_lab.emulator.arguments import parse
 from tonnage_lab.emulator.buckets import effective, parse_custom
@@ -476,18 +475,8 @@ def test_who_comes_while_that_many_prompt_tokens_wait_is_refused_and_counted(lim
     assert refused == statuses.count(503)
 
 
-@pytest.mark.parametrize(
-    ("flags", "order"),
-    [
-        ((), ["first", "newest"]),
-        (("--scheduling-policy", "priority"), ["first", "newest"]),  # nobody gives priorities
-        (("--scheduling-policy", "priority", "--middleware", MIDDLEWARE), ["newest", "first"]),
-    ],
-)
-def test_the_newest_are_admitted_first_where_each_request_gets_a_priority(
-    monkeypatch, flags, order
-):
-    monkeypatch.setenv(CLASS_VARIABLE, "0.01")
+@pytest.mark.parametrize("flags", [(), ("--scheduling-policy", "priority")])
+def test_the_oldest_is_admitted_first_also_by_priority_where_nobody_gives_priorities(flags):
     answered = []
 
     async def ask(client, name):
@@ -498,7 +487,7 @@ def test_the_newest_are_admitted_first_where_each_request_gets_a_priority(
         slow = a_truth(step={"per_step_s": 0.5})
         async with a_server("--max-num-seqs", "1", *flags, truth=slow) as client:
             asked = []
-            for number, name in enumerate(("running", "first", "newest"), 1):
+            for number, name in enumerate(("running", "first", "second"), 1):
                 asked.append(asyncio.create_task(ask(client, name)))
                 while client.loop_.engine.table.size < number:  # those that have ended, too
                     await asyncio.sleep(0)
@@ -507,7 +496,7 @@ def test_the_newest_are_admitted_first_where_each_request_gets_a_priority(
 
     asyncio.run(scenario())
 
-    assert answered == ["running", *order]
+    assert answered == ["running", "first", "second"]
 
 
 def test_requests_spread_over_data_parallel_ranks():

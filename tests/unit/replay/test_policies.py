@@ -29,7 +29,6 @@ from tonnage.replay.simulation import (
 )
 from tonnage.replay.traces import Trace, drawn_from
 from tonnage.replay.traffic import SHAPES
-from tonnage.sizing.expected import with_queue
 from tonnage.sizing.serving.load_line import bound_requests_per_s
 from tonnage.sizing.workload import Lengths, Workload
 
@@ -240,23 +239,13 @@ def test_slower_engines_keep_less():
     assert slow.judged.attainment < usual.judged.attainment
 
 
-def test_newest_first_keeps_more_of_a_step_and_no_less_else():
-    calm, step = ((8.0, 120.0),), ((8.0, 60.0), (40.0, 120.0))
-
-    assert fared("newest-first", *step).judged.attainment > 0.1 + (
-        fared("fcfs", *step).judged.attainment
-    )
-    assert fared("newest-first", *calm).judged == fared("fcfs", *calm).judged
-    assert fared("newest-first", *step).judged == fared("tonnage", *step).judged
-
-
 def test_refusals_keep_more_of_a_step_and_no_less_else():
     calm, step = ((8.0, 120.0),), ((8.0, 60.0), (40.0, 120.0))
 
     assert fared("in-time", *step).judged.attainment > 0.1 + (
-        fared("fcfs", *step).judged.attainment
+        fared("tonnage", *step).judged.attainment
     )
-    assert fared("in-time", *calm).judged == fared("fcfs", *calm).judged
+    assert fared("in-time", *calm).judged == fared("tonnage", *calm).judged
 
 
 def test_who_is_refused_came_and_was_not_served():
@@ -267,41 +256,28 @@ def test_who_is_refused_came_and_was_not_served():
     assert judged.attainment < 1 - judged.num_unserved / judged.num_requests + 0.001
 
 
-def test_newest_first_is_nothing_without_a_ttft_target():
+def test_refusals_are_nothing_without_a_ttft_target():
     model, plan = small()
     spec = model.spec.model_copy(
         update={"slo": model.spec.slo.model_copy(update={"time_to_first_token": None})}
     )
     scenario = a_scenario(even_trace((4.0, 60.0)), model=replace(model, spec=spec), planned=plan)
-    found = scenario.outcome_of(policy_of("newest-first"))
+    found = scenario.outcome_of(policy_of("in-time"))
 
     assert found.judged is None
     assert "slo.timeToFirstToken" in found.notes[0]
-    assert "newest-first" not in map(str, default_policies(spec))
+    assert "in-time" not in map(str, default_policies(spec))
 
 
-@pytest.mark.parametrize(
-    ("policy", "before", "needed"), [("newest-first", "0.11", "0.12"), ("in-time", "0.31", "0.32")]
-)
-def test_another_queue_is_nothing_on_a_release_that_it_is_refused_for(policy, before, needed):
+def test_refusals_are_nothing_on_a_release_that_does_not_count_them():
     model, plan = small()
-    engine = model.spec.engine.model_copy(update={"version": before})
+    engine = model.spec.engine.model_copy(update={"version": "0.31"})
     older = replace(model, spec=model.spec.model_copy(update={"engine": engine}))
     scenario = a_scenario(even_trace((4.0, 60.0)), model=older, planned=plan)
-    found = scenario.outcome_of(policy_of(policy))
+    found = scenario.outcome_of(policy_of("in-time"))
 
     assert found.judged is None
-    assert f"engine.version {needed}" in found.notes[0]
-
-
-@pytest.mark.parametrize(
-    ("queue", "others"),
-    [("auto", {"fcfs"}), ("newestFirst", {"fcfs"}), ("fcfs", {"newest-first"})],
-)
-def test_a_replay_compares_the_other_queue_where_it_is_another(queue, others):
-    asked = {*map(str, default_policies(with_queue(small()[0].spec, queue)))}
-
-    assert asked & {"fcfs", "newest-first"} == others
+    assert "engine.version 0.32" in found.notes[0]
 
 
 def test_a_replay_compares_refusals_where_nobody_is_refused():

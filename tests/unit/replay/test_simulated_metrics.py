@@ -17,8 +17,6 @@ LABELS = (("engine", "0"), ("model_name", "m"))
 COSTS = costs(0.01, per_sequence_s=0.0005, kv_s_per_token=1e-6, prefill_s_per_token=1e-4)
 ROOM = {"max_num_seqs": 8, "max_num_batched_tokens": 64, "num_blocks": 400, "max_model_len": 256}
 TIGHT = {**ROOM, "num_blocks": 30}
-NEWEST = {"newest_first_s": 0.5}
-QUEUES = pytest.mark.parametrize("queue", [{}, NEWEST], ids=["in order", "newest first"])
 
 
 def requests_at(rate, number=120, seed=3):
@@ -76,31 +74,27 @@ EXACT = {
 }
 
 
-@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 12.0, 30.0], ids=["idle at times", "busy", "overloaded"])
-def test_counters_and_gauges_are_those_of_an_engine_that_is_stepped(rate, queue):
-    for noted, page, _ in both(rate, ROOM | queue):
+def test_counters_and_gauges_are_those_of_an_engine_that_is_stepped(rate):
+    for noted, page, _ in both(rate, ROOM):
         found = {name: page[f"vllm:{name}"] for name in EXACT}
         assert found == {name: getattr(noted, told) for name, told in EXACT.items()}
 
 
-@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 12.0, 30.0], ids=["idle at times", "busy", "overloaded"])
-def test_as_many_wait_as_at_an_engine_that_is_stepped_but_for_those_who_came_in_a_step(rate, queue):
+def test_as_many_wait_as_at_an_engine_that_is_stepped_but_for_those_who_came_in_a_step(rate):
     # At 30/s and 20 ms a step 0.6 come in each, and the length of the last one is not known.
     differences = [
-        page["vllm:num_requests_waiting"] - noted.waiting
-        for noted, page, _ in both(rate, ROOM | queue)
+        page["vllm:num_requests_waiting"] - noted.waiting for noted, page, _ in both(rate, ROOM)
     ]
 
     assert max(map(abs, differences)) <= 3
     assert abs(sum(differences) / len(differences)) < 0.6
 
 
-@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 12.0, 30.0])
-def test_gaps_between_tokens_add_up_to_those_of_an_engine_that_is_stepped(rate, queue):
-    for noted, page, _ in both(rate, ROOM | queue):
+def test_gaps_between_tokens_add_up_to_those_of_an_engine_that_is_stepped(rate):
+    for noted, page, _ in both(rate, ROOM):
         assert page["vllm:inter_token_latency_seconds_sum"] == pytest.approx(noted.gap_s)
 
 
@@ -116,12 +110,9 @@ def test_latencies_fall_into_the_buckets_of_an_engine_that_is_stepped():
             assert page[f"vllm:{name}_bucket", (*LABELS, ("le", "+Inf"))] == len(values)
 
 
-@QUEUES
 @pytest.mark.parametrize("server_s", [0.0, 0.7])
-def test_times_to_the_first_token_are_of_the_queue_of_prefill_and_of_what_is_outside(
-    server_s, queue
-):
-    scraped = Scraped(requests_at(30.0), ROOM | queue, ladders=replace(LADDERS, server_s=server_s))
+def test_times_to_the_first_token_are_of_the_queue_of_prefill_and_of_what_is_outside(server_s):
+    scraped = Scraped(requests_at(30.0), ROOM, ladders=replace(LADDERS, server_s=server_s))
     page, _ = scraped.page(60.0)
     told = scraped.table
     waited_s = [told.started_s[n] - told.arrival_s[n] for n in range(told.size)]
@@ -181,10 +172,9 @@ def test_preemptions_are_counted_and_tokens_stay_exact_through_them():
     assert page["vllm:inter_token_latency_seconds_sum"] == pytest.approx(noted.gap_s)
 
 
-@QUEUES
 @pytest.mark.parametrize("rate", [3.0, 30.0])
-def test_what_was_submitted_has_ended_or_is_in_the_engine(rate, queue):
-    scraped = Scraped(requests_at(rate), ROOM | queue)
+def test_what_was_submitted_has_ended_or_is_in_the_engine(rate):
+    scraped = Scraped(requests_at(rate), ROOM)
     for index in range(1, 40):
         page, _ = scraped.page(index * 0.337)
 
@@ -193,10 +183,8 @@ def test_what_was_submitted_has_ended_or_is_in_the_engine(rate, queue):
         )
 
 
-@QUEUES
 @pytest.mark.parametrize("bounds", [ROOM, TIGHT], ids=["room", "preempting"])
-def test_nothing_that_has_begun_is_missed_behind_what_waits(bounds, queue):
-    bounds = bounds | queue
+def test_nothing_that_has_begun_is_missed_behind_what_waits(bounds):
     scraped, moves = Scraped(requests_at(30.0), bounds), Counter()
     for index in range(1, 60):
         page, _ = scraped.page(index * 0.337)
@@ -235,24 +223,6 @@ def test_an_engine_whose_costs_become_the_same_ones_goes_on_as_if_nothing_had_be
     for name in ("inter_token_latency_seconds_sum", "time_to_first_token_seconds_sum",
                  "iteration_tokens_total_count"):  # fmt: skip
         assert after[f"vllm:{name}"] == pytest.approx(before[f"vllm:{name}"], rel=0.02)
-
-
-def test_what_runs_newest_first_goes_on_before_what_waits_when_costs_change():
-    bounds = NEWEST | {"max_num_seqs": 2}
-    scraped = Scraped([(0.1 * n, 20, 60) for n in range(25)], ROOM | bounds)
-    scraped.page(2.0)
-    (rank,) = scraped.engine.ranks
-    running = [n for n in rank.order if not scraped.table.ended_s[n]]
-    waiting = list(rank.waiting)
-
-    scraped.engine = scraped.counters.go_on_with(a_kind(COSTS, **bounds), 2.0)
-
-    (rank,) = scraped.engine.ranks
-    assert (len(running), waiting != sorted(waiting)) == (2, True)
-    assert list(rank.waiting) == [*running, *waiting]
-    scraped.page(2.45)
-    newest = [n for n in rank.waiting if n >= 20]  # of the class that began at 2.0 s
-    assert list(rank.waiting)[: len(newest)] == newest == sorted(newest) != []
 
 
 def test_an_engine_that_becomes_half_as_fast_takes_twice_as_long_from_then_on():

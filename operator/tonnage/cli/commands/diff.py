@@ -56,7 +56,6 @@ from tonnage.cli.results.planning import (
 )
 from tonnage.cli.results.rendering import FILE_SITE, servable
 from tonnage.control.input.state import DeploymentView
-from tonnage.control.observe.queue import settle_queue
 from tonnage.manifests.roles import role_name
 from tonnage.manifests.target import TargetEngine
 
@@ -214,11 +213,8 @@ def _difference(old: ParsedModel | None, new: ParsedModel | None, inputs: _Input
 def _answer(
     model: ModelDeployment, inputs: _Inputs, references: References, running: DeploymentView | None
 ) -> Planned | Refused:
-    live, settled = live_of(running, model), model
-    if running is not None:  # its pods keep their queue, which the spec may leave open
-        settled = settle_queue(model, running.made_from or "").model
-    found = servable(answer(settled, inputs.terms, references, live=live), FILE_SITE)
-    return replace(found, deployment=model)
+    live = live_of(running, model)
+    return servable(answer(model, inputs.terms, references, live=live), FILE_SITE)
 
 
 def _against(cluster: LiveCluster, new: Manifests, inputs: _Inputs) -> Iterator[Difference]:

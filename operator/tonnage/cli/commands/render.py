@@ -77,14 +77,14 @@ def render(*, options: RenderOptions) -> None:
     found = [servable(each, site) for some in answers for each in some]
     planned = [each for each in found if isinstance(each, Planned)]
     for each in found:
-        _remark_on(each, options.is_line)
+        _remark_on(each)
     lines = filter(None, (serve_line(each, site) for each in planned))
     click.echo("\n".join(lines) if options.is_line else _manifest_text(planned, site, options.form))
     is_broken = bool(manifests.problems) or not all(answers)
     sys.exit(exit_code(found, is_broken=is_broken))
 
 
-def _remark_on(answer: Planned | Refused, is_line: bool) -> None:
+def _remark_on(answer: Planned | Refused) -> None:
     name = object_label(answer)
     if isinstance(answer, Refused):
         print_error(f"{name}: {answer.code}: {answer.message}")
@@ -92,9 +92,6 @@ def _remark_on(answer: Planned | Refused, is_line: bool) -> None:
         remark(f"Note: {name}: scales a {target.kind} of yours and leaves its template alone")
     elif offload := offload_of(answer):
         remark(f"Note: {name}: KV offload: {offload}")
-    if is_line and isinstance(answer, Planned) and answer.sizing.request.newest_first_s:
-        remark(f"Note: {name}: this line serves the oldest request first; the operator's pods "
-               "serve the newest first, by a module that is nowhere else")  # fmt: skip
 
 
 def _manifest_text(planned: list[Planned], site: Site, form: str) -> str:

@@ -202,7 +202,7 @@ class ReplayOptions:
         is_eager=True, callback=_policies,
         help=f"What to compare; may be repeated. Known are {', '.join(descriptions())}, the "
         f"last a class of your own; 'list' says what each is. Default: {','.join(DEFAULT)}, "
-        "without those of the queue that the spec has.")
+        "without in-time where the spec has it, or no TTFT target.")
     starts_s: tuple[float, ...] = option("--start-up", metavar="DURATION[,...]", default="240s",
         callback=parsed(_starts),
         help="Mean time from creating a replica to Ready, each of them a case; 25 % to either "

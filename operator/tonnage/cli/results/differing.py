@@ -16,13 +16,11 @@ from tonnage.cli.results.plan_summary import is_short
 from tonnage.cli.results.planning import Planned, Refused, RunningState
 from tonnage.cli.results.rendering import FILE_SITE, template_manifest
 from tonnage.control.input.state import DeploymentView
-from tonnage.control.observe.queue import settle_queue
 from tonnage.explain.demand_outcome import at_demand, price_figures, price_notes, reached_targets
 from tonnage.explain.report import OFFLOAD, usd_per_hour
 from tonnage.fleet.views import deployment_view
 from tonnage.manifests.changes import ALL, Change, template_changes
 from tonnage.manifests.children import (
-    class_to_write_s,
     differs_in_pods,
     flags_from_annotation,
     has_recorded_cache,
@@ -47,7 +45,6 @@ def live_of(view: DeploymentView | None, model: ModelDeployment) -> RunningState
     flags = flags_from_annotation(view.flags or "") if view else None
     if view is None or flags is None:
         return None
-    model = settle_queue(model, view.made_from or "").model
     is_same = view.digest == spec_digest(model)
     return RunningState(
         flags=flags,
@@ -116,22 +113,12 @@ class Difference:
             return ()
         if after.deployment.spec.scaling.mode == "Paused":
             return ()
-        settled = settle_queue(after.deployment, running.made_from or "")
-        if running.digest == spec_digest(settled.model):
+        if running.digest == spec_digest(after.deployment):
             return ()
-        as_it_runs = replace(after, deployment=settled.model)
-        class_s = class_to_write_s(settled.model, running.flags)
-        changes = self._changes_of(running, as_it_runs, class_s)
-        return changes and self._changes_of(running, after, None)
-
-    @staticmethod
-    def _changes_of(
-        running: DeploymentView, after: Planned, class_s: float | None
-    ) -> tuple[Change, ...]:
         template = next(running.workload.templates(json.loads(running.template)))
         is_annotated = SCRAPE_ANNOTATION in block(template, "metadata", "annotations")
         site = replace(FILE_SITE, has_pod_monitors=not is_annotated)
-        wanted = template_manifest(after, site, running_drain_s=running.drain_s, class_s=class_s)
+        wanted = template_manifest(after, site, running_drain_s=running.drain_s)
         live, owned = json.loads(running.template), json.loads(running.template_fields)
         return template_changes(live, template_in(wanted), owned=owned)
 

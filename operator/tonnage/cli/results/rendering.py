@@ -12,7 +12,6 @@ from tonnage.manifests.children import NotServableError, Site, deployment, pod_m
 from tonnage.manifests.names import WORKLOADS, Manifest, num_nodes_in, template_in
 from tonnage.manifests.pod import drain_time_s, longest_answer
 from tonnage.manifests.protection import protections
-from tonnage.sizing.expected import FCFS, with_queue
 from tonnage.units import count_of
 
 FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
@@ -20,23 +19,18 @@ FILE_SITE: Final = Site(has_pod_monitors=True, scrape_interval_s=15)
 
 
 def template_manifest(
-    planned: Planned,
-    site: Site,
-    *,
-    running_drain_s: int | None = None,
-    class_s: float | None = None,
+    planned: Planned, site: Site, *, running_drain_s: int | None = None
 ) -> Manifest:
     """Return the workload that would be applied, without replicas: those go through ``/scale``.
 
     ``running_drain_s``: what the pods that run have to finish; it stays while it is enough.
-    ``class_s``: of their queue.
 
     Raises:
         NotServableError: the plan holds on paper, but there is no manifest for it.
     """
     answer = longest_answer(planned.deployment.spec, planned.sizing)
     drain_s = drain_time_s(answer, running_s=running_drain_s)
-    return deployment(planned.deployment, planned.sizing, site, drain_s=drain_s, class_s=class_s)
+    return deployment(planned.deployment, planned.sizing, site, drain_s=drain_s)
 
 
 def children(planned: Planned, site: Site) -> Iterator[Manifest]:
@@ -61,15 +55,12 @@ def children(planned: Planned, site: Site) -> Iterator[Manifest]:
 def serve_line(planned: Planned, site: Site) -> str | None:
     """Return the ``vllm serve`` line of one replica, for a shell; None for a scale target.
 
-    It serves the oldest request first: the module of another queue is in the operator's pods alone.
     Over several nodes there is a second line, for each node but the first, and words in capitals
     stand for what the group of pods says.
     """
     if planned.deployment.spec.scale_target:
         return None
-    model = planned.deployment
-    in_order = replace(model, spec=with_queue(model.spec, FCFS))
-    made = template_manifest(replace(planned, deployment=in_order), site)
+    made = template_manifest(planned, site)
     templates = WORKLOADS[made["kind"]].templates(template_in(made))
     containers = [each["spec"]["containers"][0] for each in templates]
     lines = (shlex.join([*each["command"], *each["args"]]) for each in containers)

@@ -14,7 +14,7 @@ from tonnage.control.input.times import rfc3339
 from tonnage.replay.cluster import EPOCH_S
 from tonnage.replay.evaluation import FEWEST_OF_AN_HOUR, RunFigures
 from tonnage.replay.policies import FACTORS, LOST_SCRAPES, OVERHEADS
-from tonnage.replay.policy import BEST_STATIC, OTHER_QUEUES, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, IN_TIME, TONNAGE
 from tonnage.replay.traces import unused_of
 from tonnage.sizing.cost import GpuHour
 from tonnage.units import DAY_S, HOUR_S, count_of, format_s, significant
@@ -48,7 +48,7 @@ def headline(found: list[CaseResult], target: float) -> str:
     hours = gpu_hours(tonnage)
     if not tonnage.keeps(target):
         beside = f"; {CONSTANT} takes {_number(peak)}" if peak else ""
-        other = _of_other_queues(by_name, share)
+        other = _in_time(by_name, share)
         return f"Target of {percent(target)} missed: {kept} by Tonnage with {hours}{other}{beside}"
     verdict = f"at {kept} (target {percent(target)})"
     if peak is None:
@@ -57,15 +57,13 @@ def headline(found: list[CaseResult], target: float) -> str:
     return f"{hours} with Tonnage, {_compared(ratio)} {CONSTANT} ({_number(peak)}), {verdict}"
 
 
-def _of_other_queues(by_name: Mapping[str, CaseResult], share: float) -> str:
-    """Say what another order of the queue, or refusals, would keep, where that is more."""
-    words = ""
-    for name, (field, value) in OTHER_QUEUES.items():
-        fared = by_name.get(name)
-        kept = fared.middle("attainment") if fared else None
-        if fared is not None and kept is not None and kept > share:
-            words += f"; {kept:.2%} with engine.{field}: {value} and {_number(fared)}"
-    return words
+def _in_time(by_name: Mapping[str, CaseResult], share: float) -> str:
+    """Say what engines that refuse would keep, where that is more."""
+    fared = by_name.get(IN_TIME)
+    kept = fared.middle("attainment") if fared else None
+    if fared is None or kept is None or kept <= share:
+        return ""
+    return f"; {kept:.2%} with engine.admission: inTime and {_number(fared)}"
 
 
 def ran_words(found: list[CaseResult], question: ReplayQuestion) -> str:

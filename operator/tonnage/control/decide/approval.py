@@ -17,7 +17,7 @@ from typing import Final
 from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import MESSAGE_LENGTH, ProposalStatus, Reason
 from tonnage.control.decide.outlook import needs_in_replicas_of_now
-from tonnage.control.decide.template import next_model, roll_changes, roll_written, template_of
+from tonnage.control.decide.template import roll_changes, roll_written, template_of
 from tonnage.control.input.finding import Finding
 from tonnage.control.input.sizing_cache import SizingCache
 from tonnage.control.input.state import APPROVE, Assessment, Chosen, Fleet, ModelState
@@ -180,7 +180,7 @@ def unapproved_roll(
 
     What somebody else edited is reapplied where the plan that it departs from was approved.
     """
-    plan = Plan(next_model(state, chosen), chosen.sizing)
+    plan = Plan(chosen.model, chosen.sizing)
     if plan.model.spec.scaling.mode != APPROVE or not changes or plan.is_approved(state):
         return None
     return plan.proposal(state, changes)

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from tonnage.api.objects import ModelDeployment
 from tonnage.api.status import Reason
 from tonnage.control.input.state import Assessment, Chosen, DeploymentView, Fleet, ModelState
 from tonnage.control.input.writers import Drift
 from tonnage.control.observe.ownership import is_adopted
 from tonnage.manifests.changes import Change, template_changes
-from tonnage.manifests.children import NotServableError, Site, class_to_write_s, deployment
+from tonnage.manifests.children import NotServableError, Site, deployment
 from tonnage.manifests.names import GROUPS, Manifest, template_in
 from tonnage.manifests.pod import (
     LEAST_DRAIN_S,
@@ -20,7 +19,6 @@ from tonnage.manifests.pod import (
     drain_time_s,
     longest_answer,
 )
-from tonnage.sizing.expected import with_queue
 from tonnage.units import count_of, format_s
 
 MOST_NAMED = 8
@@ -42,17 +40,9 @@ def template_of(found: Assessment, fleet: Fleet, chosen: Chosen) -> Manifest | N
     live, site = state.deployment, fleet.site
     if live and live.workload.is_group:
         site = replace(site, has_groups=True)
-    drain_s, model = drain_to_write_s(state, chosen), chosen.model
-    class_s = class_to_write_s(model, live.flags if live else None)
-    make = partial(deployment, model, chosen.sizing, drain_s=drain_s, class_s=class_s)
-    site = _site_of_pods(live, writers.drift, site, make)
-    made = make(site)
-    if (state.next_queue or class_s) and chosen.needs_apply:
-        # What others wrote, and may write again, is no plan that replaces pods.
-        edits = set(map(str, writers.drift.changes)) if writers.drift else set[str]()
-        if not edits.issuperset(map(str, roll_changes(live, made))):
-            model = next_model(state, chosen)
-            made = deployment(model, chosen.sizing, site, drain_s=drain_s)
+    drain_s = drain_to_write_s(state, chosen)
+    make = partial(deployment, chosen.model, chosen.sizing, drain_s=drain_s)
+    made = make(_site_of_pods(live, writers.drift, site, make))
     if live and live.kind != made["kind"]:  # pods of one label: one of the two has to go first
         raise NotServableError(
             f"the plan needs a {made['kind']}, and {live.kind} {live.name} runs: it stays as it is "
@@ -76,14 +66,6 @@ def _site_of_pods(
         return site
     before = replace(site, has_pod_monitors=had)
     return site if roll_changes(live, make(before)) else before
-
-
-def next_model(state: ModelState, chosen: Chosen) -> ModelDeployment:
-    """Return the object as its next pods are made: with the queue that comes with a change."""
-    model = chosen.model
-    if state.next_queue is None or not chosen.needs_apply:
-        return model
-    return replace(model, spec=with_queue(model.spec, state.next_queue))
 
 
 def _check_services(state: ModelState, max_replicas: int) -> None:

@@ -25,7 +25,6 @@ from tonnage.manifests.children import (
     deployment,
     flags_from_annotation,
     has_recorded_cache,
-    recorded_class_s,
     running_model,
     spec_digest,
 )
@@ -197,10 +196,10 @@ def _as_recorded(
         asked = by_spec(model.spec, fleet.gpus, shape, None, has_cache)
         request = replace(asked, slo=Slo())
         sizing = size(with_known_cache(request, flags, of, fleet))
-        drain_s, class_s = recorded_drain_s(live), recorded_class_s(live.flags)
+        drain_s = recorded_drain_s(live)
         for has_pod_monitors in (fleet.site.has_pod_monitors, not fleet.site.has_pod_monitors):
             site = replace(fleet.site, has_pod_monitors=has_pod_monitors)
-            made = deployment(model, sizing, site, drain_s=drain_s, class_s=class_s)
+            made = deployment(model, sizing, site, drain_s=drain_s)
             if made["metadata"]["annotations"][TEMPLATE_ANNOTATION] == live.rendered:
                 return made, has_pod_monitors
     except (CatalogError, SizingError, NotServableError):

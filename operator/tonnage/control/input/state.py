@@ -247,10 +247,6 @@ class ModelState:
     numbered: tuple[str, ...] = ()
     """Names of other ModelDeployments with a Service: this one's, a hyphen and a number."""
     engines: tuple[EngineSamples, ...] = ()
-    queue_note: str = ""
-    """Why engines have the queue that they have; empty: the spec names it."""
-    next_queue: str | None = None
-    """That comes with the next change of the template; None: it is the one that runs."""
     roles: Mapping[Role, Self] = field(default_factory=dict)
     """Of an object with a topology: the objects that have the names of roles, and no more."""
     bug: Exception | None = None

@@ -214,12 +214,6 @@ class FieldOwnership:
     """What we recorded on the Deployment, in the order of ``RECORD``."""
 
     @property
-    def digest(self) -> str | None:
-        """That of the spec which the Deployment was made for when it was last as we wrote it."""
-        digest = self.recorded[0] if self.recorded else None
-        return None if digest is None else str(digest)
-
-    @property
     def left(self) -> Reason | None:
         """Why the number of replicas is left to another writer; None: it is not."""
         if self.parked is not None:

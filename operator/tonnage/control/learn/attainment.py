@@ -239,7 +239,7 @@ def judge(found: Assessment, chosen: Chosen, observed: Observed, fleet: Fleet) -
 def _asked(chosen: Chosen) -> object:
     """Return what goodput hangs on, but for what the learner moves."""
     served, asked = replace(chosen.replica_goodput, requests_per_s=0.0), chosen.sizing.request
-    return served, chosen.sizing.flags, asked.arrival_scv, asked.routing, asked.newest_first_s
+    return served, chosen.sizing.flags, asked.arrival_scv, asked.routing
 
 
 def _held_to_served(

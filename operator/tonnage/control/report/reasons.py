@@ -49,7 +49,6 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "MetricsOutage": "many objects lost metrics at once, so no fleet shrinks for half an hour",
     "MinReplicas": "fewer are needed than minReplicas",
     "NoDemand": "spec.demand has no rate and no request was measured, so minReplicas run",
-    "Queue": "which queue engine.queue auto is, and why",
     "QuotaExceeded": "a ResourceQuota refuses more pods",
     "ReplicaLost": "a replica was lost, so the fleet does not shrink",
     "Reserve": "more replicas for bursts shorter than a replica's start",

@@ -341,7 +341,6 @@ def trial_of(request: SizingRequest, replica: Replica) -> Trial:
         slo=request.slo,
         context_tokens=request.context_tokens,
         arrival_scv=request.arrival_scv,
-        newest_first_s=request.newest_first_s,
         transfer_s=request.transfer_s,
     )
 

@@ -60,8 +60,6 @@ class Trial:
     slo: Slo
     context_tokens: int
     arrival_scv: float = 1.0
-    newest_first_s: float = 0.0
-    """Age of who is served last from which those who come are admitted first. 0: fcfs."""
     num_replicas: int = 1
     routing: Routing = Routing.SERVICE
     transfer_s: float = 0.0
@@ -154,7 +152,6 @@ def engine_limits(trial: Trial) -> EngineLimits:
         num_draft_tokens=speculation.num_draft_tokens if speculation else 0,
         acceptance_rate=speculation.acceptance_rate if speculation else 0.0,
         num_ranks=replica.model.dp_size,
-        newest_first_s=trial.newest_first_s,
     )
     capacity_blocks = int(replica.kv_pool_bytes // replica.layout.bytes_per_block)
     return replace(limits, num_blocks=max(capacity_blocks, limits.blocks_for(trial.context_tokens)))
@@ -268,9 +265,7 @@ class TrialRun:
         table, engines = self.table, self.engines
         span_s = table.arrival_s[self.last - 1] - table.arrival_s[0]
         busy_s = sum(engine.busy_s for engine in engines)
-        queued = self._num_queued(span_s)
-        backlog = queued / (BACKLOG * math.sqrt(table.size))
-        unserved = queued / table.size if self.trial.newest_first_s else 1.0
+        backlog = self._num_queued(span_s) / (BACKLOG * math.sqrt(table.size))
         capacity_blocks = sum(engine.context_s for engine in engines)
         blocks = self.limits.num_blocks * self.trial.replica.model.dp_size
         return TrialResult(
@@ -282,31 +277,24 @@ class TrialRun:
             / (busy_s * self.trial.replica.model.dp_size),
             busy=min(1.0, busy_s / len(engines) / span_s),
             peak_running=self.peak_running,
-            latencies=tuple(self._latencies(unserved if backlog > 1 else 0.0)),
+            latencies=tuple(self._latencies(is_growing=backlog > 1)),
         )
 
     def _num_queued(self, span_s: float) -> float:
-        """Return the requests that wait at the end, by how long the last of those that count do.
-
-        Newest first, these do not wait for those that were passed over or preempted: then those
-        that are left when the last one comes, beyond those that can run.
-        """
+        """Return the requests that wait at the end, by how long the last of those that count do."""
         table = self.table
-        if self.trial.newest_first_s:
-            unended = table.num_unended(table.arrival_s[table.size - 1])
-            return max(0, unended - self.peak_running * self.limits.num_ranks * len(self.engines))
         first = self.last - (self.last - self.first) // LAST
         return table.wait_s(first, self.last) / max(1, self.last - first) * table.size / span_s
 
-    def _latencies(self, unserved: float) -> Iterator[Latency]:
-        """Yield what is met at each percentile; ``unserved``: the share whose wait only grows."""
+    def _latencies(self, *, is_growing: bool) -> Iterator[Latency]:
+        """Yield what is met at each percentile; ``is_growing``: waits only become longer."""
         slo = self.trial.slo
         shown = sorted({*SHOWN, *(target.quantile for target in (*slo.ttft, *slo.tpot))})
         ttft_s, tpot_s = self.table.spread_s(self.first, self.last, (*shown, 1.0))
         for quantile, start_s, gap_s in zip(shown, ttft_s, tpot_s, strict=False):
             yield Latency(
                 quantile=quantile,
-                ttft_s=start_s + self.trial.transfer_s if quantile <= 1 - unserved else math.inf,
+                ttft_s=math.inf if is_growing else start_s + self.trial.transfer_s,
                 tpot_s=gap_s if tpot_s[-1] else None,
             )
 

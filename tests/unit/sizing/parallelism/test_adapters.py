@@ -114,7 +114,7 @@ def test_a_plan_with_adapters_has_less_cache_and_longer_steps():
 
 def test_drafts_beside_adapters_are_refused_as_the_engine_does():
     drafting = (
-        '{version: "0.33", queue: fcfs}',
+        '{version: "0.33"}',
         '{version: "0.33", speculative: {method: ngram, tokens: 2, acceptedPercent: 50}}',
     )
     result = plan(llama(ADAPTED, drafting))

@@ -8,7 +8,6 @@ import pytest
 
 from builders import a_replica, a_workload, an_slo
 from tonnage.sizing.options import Speculation
-from tonnage.sizing.serving.goodput import Length, goodput
 from tonnage.sizing.serving.trial import BLOCKS, Count, TrialRun, engine_limits
 from tonnage.sizing.workload import Lengths, Routing, Slo, Target
 from trials import a_server_of, a_trial
@@ -136,66 +135,6 @@ class TestABacklog:
 
         assert TrialRun(offline, 12.0, 8_000).outcome().ratio > 1
         assert TrialRun(offline, 8.0, 8_000).outcome().ratio < 1
-
-
-class TestNewestFirst:
-    """Classes as long as the TTFT target, in a queue with one server."""
-
-    def test_serves_no_less_below_capacity(self):
-        """A queue that is late once makes nobody else late: up to what the server does at all."""
-        strict = an_slo(ttft_s=2, tpot_s=1.0)
-        in_order = a_server_of(0.1, slo=strict)
-        newest = replace(in_order, newest_first_s=1.8)
-
-        served = [goodput(each, 8.0).requests_per_s for each in (in_order, newest)]
-        assert 8.5 < served[0] <= served[1] <= 10
-
-    def test_keeps_most_above_it_where_the_order_of_arrival_keeps_few(self):
-        in_order = TrialRun(a_server_of(0.1), 15.0, 8_000)
-        newest = TrialRun(a_server_of(0.1, newest_first_s=2.0), 15.0, 8_000)
-        in_time = [8_000 - run.table.late_starts(0, 8_000, 2.0) for run in (in_order, newest)]
-
-        assert in_time[0] < 0.05 * 8_000
-        assert in_time[1] > 0.62 * 8_000  # two thirds can be served
-
-    @pytest.mark.parametrize("rate", [10.6, 12.0, 15.0])
-    def test_a_queue_that_grows_is_seen_though_most_do_not_wait(self, rate):
-        lax = Slo(ttft=(Target(quantile=0.5, limit_s=2.0),))
-        run = TrialRun(a_server_of(0.1, slo=lax, newest_first_s=2.0), rate, 8_000)
-
-        assert max(each.ratio for each in run.outcome().counts) < 1
-        assert run.outcome().backlog > 1
-
-    def test_promises_no_more_than_a_replica_keeps_up_with(self):
-        """Out of KV blocks those are preempted that have their first token: no target sees them."""
-        trial = a_trial(
-            replica=a_replica(max_num_seqs=256, kv_pool_bytes=12e9),
-            workload=a_workload(output_tokens=1500),
-            slo=Slo(ttft=(Target(quantile=0.95, limit_s=2.0),)),
-            newest_first_s=2.0,
-        )
-        rate = goodput(trial, 2.0, length=Length.MEDIUM).requests_per_s
-        run = TrialRun(trial, rate, 8_000)
-        last_s = run.table.arrival_s[7_999]
-
-        assert sum(ended_s > last_s for ended_s in run.table.ended_s) < 2 * 256
-
-    def test_a_long_overload_that_preempts_is_served_in_a_moment(self):
-        """Looking for a place among 60,000 that wait from the end on took over three minutes."""
-        trial = a_trial(
-            replica=a_replica(max_num_seqs=256, kv_pool_bytes=12e9),
-            workload=a_workload(output_tokens=1500),
-            newest_first_s=2.0,
-        )
-        run = TrialRun(trial, 12.0, 100_000)
-
-        assert run.table.num_preempted() > 10_000
-        assert run.outcome().backlog > 1
-
-    def test_a_queue_that_does_not_is_not(self):
-        newest = a_server_of(0.1, newest_first_s=2.0)
-
-        assert TrialRun(newest, 9.0, 8_000).outcome().backlog < 0.2
 
 
 class TestTheLimits:
