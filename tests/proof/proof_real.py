@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from tonnage.api.objects import parse_model_deployment
 from tonnage.manifests.children import Site, deployment
-from tonnage.manifests.pod import FOLDER
 from tonnage_lab import vllm_cpu, vllm_entry, vllm_site
 from tonnage_lab.cpu_class import CoreFigures
 from tonnage_lab.processes import ProcessGroup, answers, free_ports
@@ -62,16 +61,15 @@ def start_engine(  # noqa: PLR0913  (what an engine is started with)
     (folder / "config.json").write_text(config)
     (port,) = free_ports(1)
     (container,) = template["spec"]["containers"]
-    *before, program, serve = container["command"]
+    program, serve = container["command"]
     assert program == "vllm"
-    here = {"/cache": str(folder / "cache"), FOLDER: str(folder / "tonnage")}
     environment = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-    for theirs, ours in here.items():
-        environment = {name: each.replace(theirs, ours) for name, each in environment.items()}
+    cache = str(folder / "cache")
+    environment = {name: each.replace("/cache", cache) for name, each in environment.items()}
     group = ProcessGroup(logs=folder)
     group.start(
         name,
-        [*before, python, "-P", vllm_entry.__file__, serve, *container["args"], *more,
+        [python, "-P", vllm_entry.__file__, serve, *container["args"], *more,
          "--host", "127.0.0.1", "--port", str(port)],
         environment={
             **environment,
