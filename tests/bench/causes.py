@@ -2,9 +2,9 @@
 
     python tests/bench/causes.py [--seed 1] [--long] [--page PAGE]
 
-Each world makes requests late for one cause, with each queue and one routing. A seed draws model,
-lengths, limits, rate and what is wrong. Caches that are cold or do not come are not simulated:
-tests of ``control/measure/causes.py`` have them.
+Each world makes requests late for one cause, with each admission and one routing. A seed draws
+model, lengths, limits, rate and what is wrong. Caches that are cold or do not come are not
+simulated: tests of ``control/measure/causes.py`` have them.
 """
 
 import math
@@ -74,9 +74,7 @@ makes 1 % of the others late at most. `ready`: replicas in the last 15 minutes, 
 0.7 of the speed.
 """
 LENGTHS = Lengths(prompt_mean=1000, prompt_p99=2000, output_mean=200, output_p99=800)
-QUEUES: tuple[dict[str, str], ...] = (
-    {"queue": "fcfs"}, {"queue": "newestFirst"}, {"queue": "fcfs", "admission": "inTime"},
-)  # fmt: skip
+ADMISSIONS = ("all", "inTime")
 ROUTINGS = ("Service", "LeastOutstanding")
 
 
@@ -94,7 +92,7 @@ class World:
     long_tokens: int = 16_000
     most: int = MOST_REPLICAS
     truth: GroundTruth = field(default_factory=GroundTruth)
-    queue: dict[str, str] = field(default_factory=dict)
+    admission: str = "all"
     routing: str = "Service"
     seed: int = 60
 
@@ -112,10 +110,11 @@ WORLDS = (
 
 
 def worlds(seed: int) -> Iterator[World]:
-    """Yield worlds of each cause, of each queue with one of both routings, by turns."""
-    for number, (world, queue, routing) in enumerate(product(WORLDS, QUEUES, ROUTINGS)):
-        if (number + number // 2 + seed) % 2 == 0:
-            yield drawn(replace(world, queue=queue, routing=routing), 100 * seed + number)
+    """Yield worlds of each cause, of each admission with one of both routings, by turns."""
+    for number, each in enumerate(product(WORLDS, ADMISSIONS, ROUTINGS)):
+        world, admission, routing = each
+        if (number + number // 2 + number // 4 + seed) % 2 == 0:
+            yield drawn(replace(world, admission=admission, routing=routing), 100 * seed + number)
 
 
 def drawn(world: World, seed: int) -> World:
@@ -191,7 +190,7 @@ def _model(world: World) -> ModelDeployment:
         "timeToFirstToken": {"p99": world.ttft}, "timePerOutputToken": {"p99": world.tpot}
     }  # fmt: skip
     spec["scaling"] |= {"routing": world.routing, "maxReplicas": world.most}
-    spec["engine"] |= world.queue
+    spec["engine"]["admission"] = world.admission
     return parse_model_deployment(given)
 
 
@@ -293,11 +292,17 @@ def row_of(world: World) -> Judged:
         ticks["right" if is_right else "unknown" if reason == NOBODY.code else "wrong"] += number
         reasons[reason] += number
     figures = run_figures(record, hour.traffic, found)
-    queue, asked = world.queue.get("admission", world.queue["queue"]), (world.ttft, world.tpot)
+    asked = (world.ttft, world.tpot)
     said = ", ".join(f"{reason} {number}" for reason, number in reasons.most_common() if number)
     in_time = (f"{figures.attainment:.1%}", f"{figures.gpu_hours:.2f}")
     shares = (f"{share:.0%}" for share in of_all(ticks))
-    who = (" or ".join(world.causes), queue, world.routing, world.model, f"{world.rate:.1f}")
+    who = (
+        " or ".join(world.causes),
+        world.admission,
+        world.routing,
+        world.model,
+        f"{world.rate:.1f}",
+    )
     return [*who, *asked, *shares, *in_time, said], ticks
 
 
@@ -312,7 +317,6 @@ def long_worlds(seed: int) -> Iterator[World]:
                 ttft=_milliseconds(_between(chance, 0.2, 2)),
                 long_share=_between(chance, 0.01, 0.1),
                 long_tokens=round(_between(chance, 8_000, 62_000)),
-                queue=QUEUES[number % 2],
                 routing=ROUTINGS[number // 2 % 2],
                 seed=1000 * seed + number,
             )
@@ -354,7 +358,7 @@ def long_row(world: World) -> Judged:
     constant, ratio = ("none", "")
     if n <= MOST_REPLICAS:
         constant, ratio = f"{n}", f"{gpu_hours / n:.2f}"
-    shown = (f"{world.queue['queue']}, {world.routing}", f"{alone:.1%}", first, share)
+    shown = (world.routing, f"{alone:.1%}", first, share)
     late = f"{hour.late(found, FROM_S, DURATION_S, longest):.1%}"
     fleets = (f"{gpu_hours:.1f}", constant, ratio, late, *(f"{each:.1f}" for each in ends))
     return [*asked, *shown, *fleets], Counter()
@@ -365,11 +369,11 @@ def of_all(ticks: Counter[str]) -> tuple[float, ...]:
 
 
 COLUMNS = (
-    "cause", "queue", "routing", "model", "req/s", "TTFT", "TPOT", "right", "wrong", "unknown",
+    "cause", "admission", "routing", "model", "req/s", "TTFT", "TPOT", "right", "wrong", "unknown",
     "in time", "GPU-hours", "ticks",
 )  # fmt: skip
 LONG_COLUMNS = (
-    "long", "share", "TTFT p99", "req/s", "queue", "late alone", "said", "right", "GPU-hours",
+    "long", "share", "TTFT p99", "req/s", "routing", "late alone", "said", "right", "GPU-hours",
     "constant", "ratio", "else late", "ready", "slower",
 )  # fmt: skip
 

@@ -168,9 +168,7 @@ LLMD = {(4000, 1000): (526, 7.29), (1000, 4000): (327, 10.0), (1000, 1000): (254
 LLMD_S = 600.0
 
 
-def llmd_row(
-    tokens: tuple[int, int], gpus: int, queue: str, requests_per_s: float | None
-) -> list[str]:
+def llmd_row(tokens: tuple[int, int], gpus: int, requests_per_s: float | None) -> list[str]:
     """Return one of llm-d's loops; ``requests_per_s``: that the spec tells."""
     given = manifest(Case(model="8b", shape="chat", speed=1.0, load="constant"), 1.0)
     prompt, output = ({"mean": each, "p99": each} for each in tokens)
@@ -181,7 +179,7 @@ def llmd_row(
         "model": {"id": "Qwen/Qwen3-32B"},
         "hardware": {"gpu": "H100", "gpusPerReplica": gpus},
         "slo": {"timeToFirstToken": {"p99": "2s"}},
-        "engine": {"version": "0.33", "queue": queue},
+        "engine": {"version": "0.33"},
         "scaling": {"minReplicas": 1, "maxReplicas": 10},
         "demand": demand,
     }
@@ -194,14 +192,14 @@ def llmd_row(
     counted = [ttft_s for ttft_s, ended_s in ended if 0 < ended_s <= LLMD_S]
     ttft_s, replicas = LLMD[tokens]
     capacity = f"{requests_per_s:g} requests/s" if requests_per_s else "nothing"
-    asked = (f"{tokens[0]} / {tokens[1]}", f"{ttft_s} s, {replicas}", f"{gpus}", queue, capacity)
+    asked = (f"{tokens[0]} / {tokens[1]}", f"{ttft_s} s, {replicas}", f"{gpus}", capacity)
     ended_s = (f"{len(counted)} of {len(outcomes.ttft_s)}", f"{quantiles(counted)[2]:.1f} s")
     of_all = (f"{figures.ttft_s[0]:.1f} s", f"{figures.ttft_s[2]:.1f} s")
     return [*asked, f"{figures.attainment:.1%}", *ended_s, *of_all, f"{figures.mean_replicas:.2f}"]
 
 
 LLMD_COLUMNS = (
-    "tokens", "llm-d: P99 TTFT, replicas", "GPUs each", "queue", "rate in the spec", "within 2 s",
+    "tokens", "llm-d: P99 TTFT, replicas", "GPUs each", "rate in the spec", "within 2 s",
     "ended", "P99 of these", "median", "P99 of all", "replicas",
 )  # fmt: skip
 
@@ -212,7 +210,7 @@ LLMD_COLUMNS = (
 @PROCESSES
 def main(words: tuple[str, ...], *, is_llmd: bool, processes: int) -> None:
     """Run the cases, and print a row of each."""
-    llmd = list(product(LLMD, (2, 4), ("fcfs", "auto"), (None, 20.0)))
+    llmd = list(product(LLMD, (2, 4), (None, 20.0)))
     row: Callable[..., list[str]] = llmd_row if is_llmd else row_of
     asked = llmd if is_llmd else [(each,) for each in cases(words)]
     with ProcessPoolExecutor(processes) as pool:

@@ -32,7 +32,6 @@ from replay_runs import Draw, Job, read, run_all
 
 from tonnage.replay.policy import (
     BEST_STATIC,
-    FCFS,
     IN_TIME,
     TONNAGE,
     UnknownPolicyError,
@@ -40,7 +39,7 @@ from tonnage.replay.policy import (
 )
 
 POLICIES = (
-    TONNAGE, FCFS, IN_TIME, BEST_STATIC, "hpa-concurrency", "keda-epp-queue",
+    TONNAGE, IN_TIME, BEST_STATIC, "hpa-concurrency", "keda-epp-queue",
     "llmd-slo", "wva2", "wva-queueing", "dynamo-classic", "ray", "true-rate", "wva-throughput",
     "llm-scaling-manager",
 )  # fmt: skip

@@ -12,16 +12,16 @@ from replay_others.registry import KNOWS_TRUTH
 from replay_runs import Draw, Job, Run
 
 from tonnage.replay.policies import LOST_SCRAPES
-from tonnage.replay.policy import BEST_STATIC, FCFS, IN_TIME, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, IN_TIME, TONNAGE
 from tonnage.units import HOUR_S, significant
 
 Found = Mapping[Draw, Mapping[str, Run]]
 """The runs of a draw, by policy."""
 IN_HINDSIGHT = frozenset({BEST_STATIC, KNOWS_TRUTH})
 """What is handed the traffic, or what a replica serves."""
-BESIDE = IN_HINDSIGHT | {FCFS, IN_TIME}
-"""What nobody competes with: another queue or refusals, which any autoscaler could have, and what
-is handed the traffic or what a replica serves."""
+BESIDE = IN_HINDSIGHT | {IN_TIME}
+"""What nobody competes with: refusals, which any autoscaler could have, and what is handed the
+traffic or what a replica serves."""
 EVEN = 0.005
 """Costs that differ by no more are equal."""
 NONE = "-"
@@ -33,18 +33,17 @@ WHOLE_MEANING = f"""\
 MEANING = f"""\
 Simulated, not measured. 8 billion parameters on H100, one GPU a replica, contextLength
 {CONTEXT_TOKENS}, 1 to {MAX_REPLICAS} replicas. All policies get the same requests, engines, cold
-starts and first replicas (Tonnage's plan for the demand that the spec declares), and the queue of
-that plan: the newest requests go first, also where a rival scales. Rivals
-are models of them, with the knobs that their projects ship unless a number stands behind the name.
+starts and first replicas (Tonnage's plan for the demand that the spec declares). Rivals are models
+of them, with the knobs that their projects ship unless a number stands behind the name.
 Cold starts vary by 25 % to either side, {LOST_SCRAPES:.0%} of scrapes are lost.
 
 - kept: requests with TTFT within 2 s and mean TPOT within 50 ms, of all that came; target
   {TARGET:.0%}. worst hour: the least share in any 60 minutes.
 - of peak: GPU-hours over those of `{BEST_STATIC}`, in hindsight the smallest constant fleet that
   keeps the target.
-- `{KNOWS_TRUTH}` is handed what a replica truly serves. `{FCFS}` and `{IN_TIME}` are
-  Tonnage with another order of the queue, and with engines that refuse at once what would be late
-  (refused counts as missed). Engines of any policy could do so: both are shown, not compared."""
+- `{KNOWS_TRUTH}` is handed what a replica truly serves. `{IN_TIME}` is
+  Tonnage with engines that refuse at once what would be late (refused counts as missed). Engines of
+  any policy could do so: it is shown, not compared."""
 
 
 def figures_of_policy(found: Found, policy: str) -> dict[Draw, Mapping[str, float]]:

@@ -21,14 +21,14 @@ from replay_cases import TARGET, Case, NoCaseError
 from replay_report import WHOLE_MEANING, Found, cell, figures_of_policy, over_all
 from replay_runs import Draw, done
 
-from tonnage.replay.policy import BEST_STATIC, FCFS, IN_TIME, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, IN_TIME, TONNAGE
 from tonnage.replay.traces import read_trace
 from tonnage.units import HOUR_S, format_s
 
 SEED = 35
 POLICIES = (
     TONNAGE, BEST_STATIC, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
-    "hpa-concurrency", "ray", "dynamo-classic", FCFS, IN_TIME,
+    "hpa-concurrency", "ray", "dynamo-classic", IN_TIME,
 )  # fmt: skip
 STARTS_S = (60.0, 120.0, 180.0, 300.0, 480.0)
 SPEEDS = (None, None, 1.0, 1.0, 0.75, 1.3)
@@ -76,9 +76,8 @@ with Tonnage's flags.
 {WHOLE_MEANING}
 - `{BEST_STATIC}`: in hindsight the smallest constant fleet that keeps the target; only the cases
   that have one count, and its ratio is over Tonnage's in those.
-- `{FCFS}`, `{IN_TIME}`: Tonnage with `engine.queue: fcfs`, and with
-  `engine.admission: inTime`, by which engines refuse at once what would be late; refused counts as
-  missed."""
+- `{IN_TIME}`: Tonnage with `engine.admission: inTime`, by which engines refuse at once what would
+  be late; refused counts as missed."""
 
 
 def draws_in(folder: Path) -> Iterator[Draw]:
