@@ -42,7 +42,7 @@ def cache_problem(
 def image_problem(container: Found, image: Image) -> str | None:
     """Say why the container does not serve what it should from this image; None: it does."""
     run = container["command"] or image.entrypoint
-    if run[-len(SERVE) :] != SERVE:  # another program may become it
+    if run != SERVE:
         return f"{' '.join(run)} takes the model as --model, and not as its first argument"
     user = container["user"]
     names = {**image.names, **container["env"]}

@@ -109,7 +109,6 @@ NAMELESS = Image(entrypoint=["vllm", "serve"], user="", user_ids=[], names={})
     [
         (API_SERVER, [], {"USER": "vllm"}, "takes the model as --model"),
         (API_SERVER, ["vllm", "serve"], {"USER": "vllm"}, None),
-        (API_SERVER, ["python3", "-c", "#", "vllm", "serve"], {"USER": "vllm"}, None),
         (SERVE, [], {}, None),
         (NAMELESS, [], {}, "user 2000 has no name in the image"),
         (NAMELESS, [], {"USER": "vllm"}, None),

@@ -37,10 +37,8 @@ PYTHON: Final = "python:3.11-slim"
 OPERATOR: Final = "tonnage/operator:lab"
 ENGINE: Final = "vllm/vllm-openai:v0.33.0"
 """The name that manifests ask for; an emulator answers to it."""
-EMULATOR: Final = (
-    '#!/bin/sh\nPYTHONPATH=/opt/lab:$PYTHONPATH exec python -m tonnage_lab.emulator "$@"\n'
-)
-"""What pods start as ``vllm``, whose PYTHONPATH their queue may set."""
+EMULATOR: Final = '#!/bin/sh\nexec python -m tonnage_lab.emulator "$@"\n'
+"""What pods start as ``vllm``."""
 PROMETHEUS: Final = "tonnage-kind/prometheus:lab"
 
 
