@@ -143,7 +143,7 @@ def _number(name: str, written: str) -> float:
 
 def default_policies(spec: Spec) -> tuple[Policy, ...]:
     """Return what a replay compares where nothing is asked for: refusals where none are made."""
-    hidden = set() if slo_of(spec).ttft and not refuses_late(spec) else {IN_TIME}
+    hidden: set[str] = set() if slo_of(spec).ttft and not refuses_late(spec) else {IN_TIME}
     return tuple(Policy(name=name) for name in DEFAULT if name not in hidden)
 
 
