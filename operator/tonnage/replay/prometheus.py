@@ -322,13 +322,10 @@ class EngineCounters:
     def _settle(self) -> None:
         """Count what has happened to requests since the last scrape."""
         emitted, state = self._columns["emitted"], self._columns["state"]
-        started = list(self._matching(emitted.__getitem__, self._starting))
+        started = list(takewhile(emitted.__getitem__, self._starting))
         if started:
-            if self._is_in_order:
-                for _ in started:
-                    self._starting.popleft()
-            else:
-                self._starting = deque(n for n in self._starting if not emitted[n])
+            for _ in started:
+                self._starting.popleft()
             self._count_first_tokens(started)
             self._decoding += started
         ended = [number for number in self._decoding if state[number] == DONE]
