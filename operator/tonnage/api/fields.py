@@ -63,6 +63,7 @@ SET_ELSEWHERE = {
     "enable-lora": "model.adapters sets it",
     "max-loras": "model.adapters sets it",
     "max-lora-rank": "model.adapters sets it",
+    "max-num-queued-reqs": "engine.admission sets it",
     "max-num-queued-tokens": "engine.admission sets it",
     "host": "Tonnage sets it",
     "port": "Tonnage sets it",

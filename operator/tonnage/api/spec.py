@@ -335,15 +335,15 @@ def _has_no_stages(spec: "Spec") -> bool:
 _ADMISSION_RULES = (
     Rule(
         f"!({_IN_TIME}) || (has(self.slo) && has(self.slo.timeToFirstToken))",
-        "inTime needs slo.timeToFirstToken, from which it derives the limit of the queue",
+        "inTime needs slo.timeToFirstToken, from which it derives the limits of the queue",
         lambda it: not _refuses_late(it) or _has_ttft(it),
         "engine.admission",
     ),
     Rule(
-        f"!({_IN_TIME}) || ({_ROLE} == '' && !has(self.topology))",
-        "admission must be all with engine.role or topology: decode could refuse requests that "
-        "prefill has computed",
-        lambda it: not _refuses_late(it) or not (it.role or it.topology),
+        f"!({_IN_TIME}) || ({_ROLE} != 'decode' && !has(self.topology))",
+        "admission must be all with engine.role decode or topology: decode could refuse requests "
+        "that prefill has computed",
+        lambda it: not _refuses_late(it) or not (it.role == "decode" or it.topology),
         "engine.admission",
     ),
 )

@@ -67,9 +67,12 @@ class PlanStatus(ApiModel):
     """``--max-num-seqs``: the requests that a replica, or data-parallel rank, runs at once."""
     max_num_batched_tokens: int
     """``--max-num-batched-tokens``: the maximum tokens of one engine step."""
+    max_num_queued_reqs: int | None = None
+    """``--max-num-queued-reqs``: the running and waiting requests above which a replica refuses new
+    ones. If absent, it refuses none for that."""
     max_num_queued_tokens: int | None = None
-    """``--max-num-queued-tokens``: the queued prompt tokens above which an engine, or
-    data-parallel rank, refuses new requests. If absent, it refuses none."""
+    """``--max-num-queued-tokens``: the queued prompt tokens from which on an engine refuses new
+    requests. If absent, it refuses none for that."""
     gpus_per_replica: int
     """The number of GPUs of one replica: tensor x pipeline x data."""
     parallelism: ParallelismStatus

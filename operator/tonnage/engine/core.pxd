@@ -16,7 +16,8 @@ cdef class Engine:
     cdef public RequestTable table
     cdef public double now_s, ends_s, first_s, more_s, busy_s, decoding_s, context_s, full_s
     cdef public bint has_chunks
-    cdef public integer max_queued_tokens, num_outstanding, step_number, steps, num_steps, peak_running
+    cdef public integer max_queued_reqs, max_queued_tokens, num_outstanding, step_number
+    cdef public integer steps, num_steps, peak_running
     cdef double[::1] base_s, memory_s, compute_s, factor, grid_tokens, grid_s
     cdef integer[::1] grid_num
     cdef integer grid_rows, grid_columns

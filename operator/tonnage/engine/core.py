@@ -52,6 +52,7 @@ class Engine:
         for rank in self.ranks:
             rank.is_logged = is_logged
         self.num_ranks = limits.num_ranks
+        self.max_queued_reqs = limits.max_queued_reqs
         self.max_queued_tokens = limits.num_ranks * limits.max_queued_tokens
         self.table = table
         self.now_s = 0.0
@@ -83,9 +84,14 @@ class Engine:
     def submit(self, number: int) -> int:
         """Queue a request on the rank with the least to do, and return which that is.
 
-        It is seen when the step ends. -1: it is refused, as too many tokens wait.
+        It is seen when the step ends. -1: it is refused, as too much waits.
+
+        Sources:
+            [vllm-source] v1/engine/async_llm.py check_admission.
         """
-        if self.max_queued_tokens and self.queued_tokens() >= self.max_queued_tokens:
+        if (0 < self.max_queued_reqs <= self.num_outstanding) or (
+            0 < self.max_queued_tokens <= self.queued_tokens()
+        ):
             self.table.state[number] = DONE
             self.table.first_token_s[number] = self.table.ended_s[number] = INFINITY
             return -1

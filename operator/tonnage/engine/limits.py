@@ -39,6 +39,8 @@ class EngineLimits:
     """Chance that a draft token is right when all before it were."""
     num_ranks: int = 1
     """Data-parallel ranks, which step together; each has a queue and a cache of its own."""
+    max_queued_reqs: int = 0
+    """Running and waiting on all ranks, above which the engine refuses. 0: never."""
     max_queued_tokens: int = 0
     """Of prompts without a first token, from which on a rank refuses who comes. 0: never."""
 

@@ -175,12 +175,13 @@ def at_demand(sizing: Sizing, replicas: int) -> DemandOutcome | None:
 def reached_targets(sizing: Sizing, served: ServiceLevel) -> Iterator[tuple[str, str, str]]:
     """Yield (name with percentile, latency reached, latency allowed) of each SLO target."""
     slo = sizing.request.slo
+    endless = "met by who is admitted" if sizing.request.refuses_late else "grows without end"
     for name, targets in (("TTFT", slo.ttft), ("TPOT", slo.tpot)):
         for target in targets:
             reached = served.at(target.quantile)
             reached_s = reached.ttft_s if name == "TTFT" else reached.tpot_s
             written = "no second token" if reached_s is None else format_s(reached_s)
-            written = "grows without end" if reached_s == math.inf else written
+            written = endless if reached_s == math.inf else written
             percentile = f"p{target.quantile * PERCENT:g}"
             yield f"{name} {percentile}", written, format_s(target.limit_s)
 
@@ -350,8 +351,7 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
             f"{count_of(replicas, 'replica sustains', 'replicas sustain')}",
         )
     if asked:
-        for name, reached, target in reached_targets(sizing, asked.served):
-            yield name, f"{reached} (target {target})"
+        yield from _target_rows(sizing, asked)
         yield "replicas", load_written(asked.served)
     if found:
         yield "cost", _cost_written(found)
@@ -375,6 +375,20 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
     yield "at capacity", _capacity_written(sizing, sustained, replicas, found)
     if asked:
         yield "growth", room_written(asked)
+
+
+def _target_rows(sizing: Sizing, asked: DemandOutcome) -> Iterator[tuple[str, str]]:
+    """Yield what each target comes to, and where too much comes, what is in time of it.
+
+    As fluids are: in the mean, without the requests that wait when it begins.
+    """
+    for name, reached, target in reached_targets(sizing, asked.served):
+        yield name, f"{reached} (target {target})"
+    share = f"{1 / asked.load:.0%} of the requests are in time, the others are refused (503)"
+    if asked.load > 1 and sizing.request.refuses_late:
+        yield "admission", f"inTime: {share}"
+    if asked.load > 1 and sizing.request.may_refuse:
+        yield "admission", f"all, so the queue grows; with engine.admission: inTime {share}"
 
 
 def _cost_written(found: Bill) -> str:

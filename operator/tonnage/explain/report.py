@@ -101,6 +101,7 @@ def plan_status(
         replicas=sizing.replicas if replicas is None else replicas,
         max_num_seqs=flags.max_num_seqs,
         max_num_batched_tokens=flags.max_num_batched_tokens,
+        max_num_queued_reqs=flags.max_num_queued_reqs,
         max_num_queued_tokens=flags.max_num_queued_tokens,
         gpus_per_replica=split.num_gpus,
         parallelism=ParallelismStatus(

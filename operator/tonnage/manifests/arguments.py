@@ -143,7 +143,7 @@ def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[
         [vllm-source] of ``--kv-transfer-config``: config/kv_transfer.py.
         ``--kv-offloading-*``: config/cache.py, v1/kv_offload/cpu/shared_offload_region.py (in
         /dev/shm, all of it from the start on).
-        ``--max-num-queued-tokens``: v1/engine/async_llm.py check_admission.
+        ``--max-num-queued-*``: v1/engine/async_llm.py check_admission.
         Nodes: config/parallel.py, engine/arg_utils.py inferred_data_parallel_rank,
         entrypoints/cli/serve.py run_headless.
         [lws-source] pkg/utils/pod/pod_utils.go AddLWSVariables.
@@ -177,6 +177,7 @@ def _written_flags(spec: Spec, figures: PodFigures, *, is_worker: bool) -> dict[
         "--decode-context-parallel-size": split.context if split.context > 1 else None,
         "--data-parallel-size": split.data if split.data > 1 else None,
         "--enable-expert-parallel": figures.has_whole_experts,
+        "--max-num-queued-reqs": flags.max_num_queued_reqs,
         "--max-num-queued-tokens": flags.max_num_queued_tokens,
         "--kv-transfer-config": transfer and _json(transfer),
         "--kv-offloading-size": f"{rank_gib:.9g}" if rank_gib else None,
@@ -240,6 +241,7 @@ def flags_in(found: Mapping[str, str], *, default_utilization: float) -> Flags:
         # The engine takes 0 bytes as not given: v1/worker/gpu_worker.py.
         kv_cache_bytes=_number(found, "--kv-cache-memory-bytes", engine_integer, 0) or None,
         num_gpu_blocks=_number(found, "--num-gpu-blocks-override", int, None),
+        max_num_queued_reqs=_number(found, "--max-num-queued-reqs", int, None),
         max_num_queued_tokens=_number(found, "--max-num-queued-tokens", engine_integer, None),
     )
     if not is_runnable(flags):
@@ -277,6 +279,7 @@ def is_runnable(flags: Flags) -> bool:
         (max(split.num_gpus, split.context), MOST_READ_GPUS),
         (flags.kv_cache_bytes, LARGEST_BYTES),
         (flags.num_gpu_blocks, LARGEST_COUNT),
+        (flags.max_num_queued_reqs, math.inf),
         (flags.max_num_queued_tokens, math.inf),
         (flags.context_tokens, math.inf),
     )
@@ -312,6 +315,7 @@ ABBREVIATED: Final = {
     "--decode-context-parallel-size": "--dec",
     "--kv-cache-memory-bytes": "--kv-cache-mem",
     "--num-gpu-blocks-override": "--num-g",
+    "--max-num-queued-reqs": "--max-num-queued-r",
     "--max-num-queued-tokens": "--max-num-queued-t",
     "--speculative-config": "--specu",
 }

@@ -89,7 +89,9 @@ def machine(request: SizingRequest, flags: Flags, truth: GroundTruth) -> Machine
     replica = true_replica(request, flags, truth)
     asked = replace(request, flags=flags, measured_kv_tokens=None)
     limits = replace(
-        engine_limits(trial_of(asked, replica)), max_queued_tokens=flags.max_num_queued_tokens or 0
+        engine_limits(trial_of(asked, replica)),
+        max_queued_reqs=flags.max_num_queued_reqs or 0,
+        max_queued_tokens=flags.max_num_queued_tokens or 0,
     )
     costs = step_costs(
         replica.model,

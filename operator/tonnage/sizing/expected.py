@@ -38,6 +38,14 @@ def refuses_late(spec: Spec) -> bool:
     return spec.engine is not None and spec.engine.admission == "inTime"
 
 
+def may_refuse_late(spec: Spec, minor: str) -> bool:
+    """Tell whether ``engine.admission: inTime`` is open to a spec that accepts every request."""
+    is_whole = spec.role != "decode" and not spec.topology
+    is_counted = parse_version(minor) >= SINCE_COUNTED_REFUSALS
+    ours = spec.engine is not None and spec.engine.admission == "all"
+    return ours and is_whole and is_counted and bool(slo_of(spec).ttft)
+
+
 def expected_workload(spec: Spec) -> Workload:
     """Return the lengths that the spec expects, or a guess: of what engines of its role serve."""
     return _whole_requests(spec).of_role(spec.role)

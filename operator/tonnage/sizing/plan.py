@@ -18,13 +18,13 @@ from tonnage.sizing.serving.flags import (
     LEAST_SHARE,
     ChosenFlags,
     FlagSearch,
-    max_queued_tokens_of,
     pool_range_bytes,
     replica_under,
     request_bytes,
     start_figures,
     trial_of,
     widest_fitting,
+    with_queue_limits,
 )
 from tonnage.sizing.serving.goodput import LARGE_ERROR, Goodput, Length, goodput, runs_of
 from tonnage.sizing.serving.load_line import (
@@ -398,10 +398,9 @@ def simulate(
             f"rate that is worth a replica does ({why})",
             is_ttft=why.startswith("TTFT"),
         )
-    queued = max_queued_tokens_of(request, chosen.replica)
     found = Sizing(
         request=request,
-        flags=replace(chosen.flags, max_num_queued_tokens=queued or None),
+        flags=with_queue_limits(request, chosen),
         shard=shard,
         budget=memory_budget(request, shard, chosen.flags),
         replica=chosen.replica,

@@ -36,6 +36,7 @@ from tonnage.sizing.expected import (
     expected_demand,
     expected_speculation,
     expected_workload,
+    may_refuse_late,
     refusals,
     refuses_late,
     slo_of,
@@ -93,9 +94,11 @@ class Flags:
     what is left."""
     num_gpu_blocks: int | None = None
     """Of the cache of one rank, whatever memory was found for it. None: as many as that holds."""
+    max_num_queued_reqs: int | None = None
+    """Running and waiting in all ranks of an engine, above which it refuses. None: never."""
     max_num_queued_tokens: int | None = None
-    """Of prompts without a first token, from which on an API server refuses who comes; an engine
-    has one for each data-parallel rank. None: it refuses nobody."""
+    """Of prompts without a first token, from which on an API server refuses; an engine has one for
+    each data-parallel rank. None: never."""
     context_tokens: int | None = None
     """Of a request, where the cache holds no more. None: as the spec says."""
     is_cured: bool = False
@@ -127,6 +130,8 @@ class SizingRequest:
     arrival_scv: float = 1.0
     refuses_late: bool = False
     """Engines refuse who would get a first token too late."""
+    may_refuse: bool = False
+    """They accept everybody, and ``engine.admission`` can change that."""
     flags: Flags | None = None
     """Flags that run and stay: capacity is asked for them. None: they are to be chosen."""
     has_started: bool = True
@@ -409,6 +414,7 @@ def ask(spec: Spec, known: Known, *, has_host_cache: bool = False) -> SizingRequ
         routing=Routing(spec.scaling.routing),
         arrival_scv=float(spec.demand.arrival_scv) if spec.demand else 1.0,
         refuses_late=refuses_late(spec),
+        may_refuse=may_refuse_late(spec, known.engine.minor),
         speculation=expected_speculation(spec),
         adapters=expected_adapters(spec),
         max_num_batched_tokens=spec.engine.max_num_batched_tokens if spec.engine else None,

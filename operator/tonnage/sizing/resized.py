@@ -24,7 +24,9 @@ def size_changed_spec(size: SizeWith, live: Flags | None, request: SizingRequest
         SizingError, SearchAbandonedError: as sizing does.
     """
     # What is refused goes with the spec: no flag of a batch stays for it.
-    live = live and replace(live, max_num_queued_tokens=None, context_tokens=None)
+    live = live and replace(
+        live, max_num_queued_reqs=None, max_num_queued_tokens=None, context_tokens=None
+    )
     kept = _size_with_live_flags(size, live, request)
     try:
         first = size(None, False)

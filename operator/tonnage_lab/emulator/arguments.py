@@ -71,6 +71,7 @@ class Arguments:
     """That run at once on each data-parallel rank."""
     max_num_batched_tokens: int = 8 << 10
     """vLLM's default on GPUs with 70 GiB or more."""
+    max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
     gpu_memory_utilization: float = 0.92
     tensor_parallel_size: int = 1
@@ -204,6 +205,7 @@ def _add_server_flags(serve: argparse.ArgumentParser) -> None:
     serve.add_argument("--shutdown-timeout", type=float, dest="shutdown_timeout_s")
     serve.add_argument("--custom-histogram-buckets", type=_custom_buckets, dest="custom_buckets")
     _add_boolean(serve, "enable-mfu-metrics")
+    serve.add_argument("--max-num-queued-reqs", type=int)
     serve.add_argument("--max-num-queued-tokens", type=human_integer)
 
 

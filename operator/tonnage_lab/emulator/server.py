@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import aiohttp
 from aiohttp import HttpVersion11, web
@@ -53,6 +53,11 @@ def _is_brought(header: str, api_key: str) -> bool:
 DEFAULT_MAX_TOKENS: Final = 16
 """Of the completions endpoint, when the request does not say."""
 EACH_TEXT: Final = " token"
+REJECTIONS: Final = {
+    "max_num_queued_reqs": "is currently busy and cannot accept new requests",
+    "max_num_queued_tokens": "has reached its prefill token backlog limit",
+}
+"""What an engine says to whom it refuses, by reason."""
 
 
 class ReplyError(Exception):
@@ -327,16 +332,21 @@ class Server:
             raise ReplyError(
                 status=503, kind="ServiceUnavailable", message="the server is shutting down"
             )
-        limit = self._arguments.max_num_queued_tokens
+        most, limit = self._arguments.max_num_queued_reqs, self._arguments.max_num_queued_tokens
         num_servers = self._arguments.data_parallel_size  # of vLLM: one for each rank
+        if most is not None and self._loop.num_requests >= most:
+            self._reject("max_num_queued_reqs")
         if limit is not None and self._loop.queued_tokens() >= num_servers * limit:
-            self._page.count_rejection("max_num_queued_tokens")
-            raise ReplyError(
-                status=503,
-                kind="ServiceUnavailable",
-                message="The engine has reached its prefill token backlog limit. "
-                "Please try again later or on a different instance.",
-            )
+            self._reject("max_num_queued_tokens")
+
+    def _reject(self, reason: str) -> NoReturn:
+        self._page.count_rejection(reason)
+        raise ReplyError(
+            status=503,
+            kind="ServiceUnavailable",
+            message=f"The engine {REJECTIONS[reason]}. "
+            "Please try again later or on a different instance.",
+        )
 
     async def _prompt(self, asked: CompletionRequest) -> Prompt:
         """Return the tokens of a prompt by where they come from, when those are there."""

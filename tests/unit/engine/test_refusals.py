@@ -74,6 +74,14 @@ def test_ranks_have_as_much_together_as_there_are_of_them():
     assert [engine.submit(number) for number in range(5)] == [0, 1, 0, 1, -1]
 
 
+def test_requests_that_run_and_wait_count_on_all_ranks_together_until_they_end():
+    engine = an_engine_of(*[(0, 16, 1)] * 5, num_ranks=2, max_queued_reqs=3, max_queued_tokens=0)
+
+    assert [engine.submit(number) for number in range(4)] == [0, 1, 0, -1]
+    engine.step()
+    assert engine.submit(4) >= 0
+
+
 def test_the_router_tells_who_was_refused():
     rows = table(*[(0, 16, 1)] * 6)
     engines = [

@@ -454,11 +454,14 @@ def test_an_api_key_is_asked_for_where_vllm_does(path, header, status):
     assert asyncio.run(run()) == status
 
 
-@pytest.mark.parametrize(("limit", "status"), [("3", 503), ("4", 200)])
-def test_who_comes_while_that_many_prompt_tokens_wait_is_refused_and_counted(limit, status):
+@pytest.mark.parametrize(
+    ("kind", "limit", "status"),
+    [("tokens", "3", 503), ("tokens", "4", 200), ("reqs", "1", 503), ("reqs", "2", 200)],
+)
+def test_who_comes_while_that_much_is_queued_is_refused_and_counted(kind, limit, status):
     async def scenario():
         slow = a_truth(step={"per_step_s": 0.5})
-        async with a_server("--max-num-queued-tokens", limit, truth=slow) as client:
+        async with a_server(f"--max-num-queued-{kind}", limit, truth=slow) as client:
             asked = {"prompt": [1, 2, 3], "max_tokens": 1}
             first = asyncio.create_task(client.post("/v1/completions", json=asked))
             while not client.loop_.num_requests:
@@ -470,7 +473,7 @@ def test_who_comes_while_that_many_prompt_tokens_wait_is_refused_and_counted(lim
 
     statuses, page = asyncio.run(scenario())
 
-    refused = sample(page, "vllm:admission_rejections_total", reason="max_num_queued_tokens")
+    refused = sample(page, "vllm:admission_rejections_total", reason=f"max_num_queued_{kind}")
     assert statuses == [status, 200]
     assert refused == statuses.count(503)
 

@@ -18,16 +18,22 @@ from tonnage.manifests.children import (
 )
 from tonnage.manifests.names import SPEC_ANNOTATION
 from tonnage.sizing.request import ask, look_up
-from tonnage.sizing.serving.flags import max_queued_tokens_of
-from tonnage.sizing.serving.load_line import max_queued_tokens, top_requests_per_s
-from tonnage.sizing.workload import Slo, Target
+from tonnage.sizing.serving.flags import ChosenFlags, with_queue_limits
+from tonnage.sizing.serving.load_line import queue_limits, top_requests_per_s
+from tonnage.sizing.serving.replica import own_prefill_s, running_limit
+from tonnage.sizing.workload import Lengths, Slo, Target
 
 IN_TIME = {"version": "0.33", "admission": "inTime"}
 
 
-def refusing(number=8100):
+def refusing(tokens=8100, reqs=70):
     sizing = a_sizing()
-    return replace(sizing, flags=replace(sizing.flags, max_num_queued_tokens=number))
+    limits = {"max_num_queued_tokens": tokens, "max_num_queued_reqs": reqs}
+    return replace(sizing, flags=replace(sizing.flags, **limits))
+
+
+def within(limit_s):
+    return Slo(ttft=(Target(quantile=0.99, limit_s=limit_s),))
 
 
 def arguments(sizing):
@@ -36,11 +42,12 @@ def arguments(sizing):
     return only["args"]
 
 
-def test_the_engine_is_told_how_many_tokens_may_wait():
-    told = arguments(refusing())
+def test_the_engine_gets_both_limits_of_its_queue():
+    written = arguments(refusing())
 
-    assert told[told.index("--max-num-queued-tokens") + 1] == "8100"
-    assert "--max-num-queued-tokens" not in arguments(a_sizing())
+    assert written[written.index("--max-num-queued-tokens") + 1] == "8100"
+    assert written[written.index("--max-num-queued-reqs") + 1] == "70"
+    assert not any(each.startswith("--max-num-queued") for each in arguments(a_sizing()))
 
 
 def test_all_is_the_default_and_changes_no_digest():
@@ -52,15 +59,17 @@ def test_all_is_the_default_and_changes_no_digest():
 @pytest.mark.parametrize(("written", "read"), [("8100", 8100), ("8k", 8000), ("8K", 8192)])
 def test_what_runs_is_read_back_as_the_engine_reads_it(written, read):
     args = ["--max-num-seqs=8", "--max-num-batched-tokens=64", f"--max-num-queued-tokens={written}"]
+    args += ["--max_num_queued_reqs", "12"]
     flags = read_flags(args, default_utilization=0.9)
 
     assert flags is not None
-    assert flags.max_num_queued_tokens == read
+    assert (flags.max_num_queued_tokens, flags.max_num_queued_reqs) == (read, 12)
     assert without_capacity_flags(args) == ()
 
 
-def test_an_engine_that_refuses_everybody_is_none_that_can_be_sized():
-    args = ["--max-num-seqs=8", "--max-num-batched-tokens=64", "--max-num-queued-tokens=0"]
+@pytest.mark.parametrize("limit", ["tokens=0", "reqs=0", "reqs=1k"])
+def test_an_engine_that_refuses_everybody_is_none_that_can_be_sized(limit):
+    args = ["--max-num-seqs=8", "--max-num-batched-tokens=64", f"--max-num-queued-{limit}"]
 
     assert read_flags(args, default_utilization=0.9) is None
 
@@ -69,7 +78,9 @@ def test_the_record_of_what_runs_holds_it():
     flags = refusing().flags
 
     assert flags_from_annotation(write_flags(flags)) == flags
-    assert "maxNumQueuedTokens" not in json.loads(write_flags(a_sizing().flags))
+    assert not {"maxNumQueuedTokens", "maxNumQueuedReqs"} & {
+        *json.loads(write_flags(a_sizing().flags))
+    }
 
 
 def test_what_runs_is_sized_with_the_slo_of_its_time():
@@ -94,34 +105,86 @@ def test_versions_that_do_not_count_refusals_are_refused(version):
         look_up(spec, built_in_gpus())
 
 
-def test_it_is_four_fifths_of_the_strictest_target_at_the_pace_of_a_full_replica():
-    replica, request = a_sizing().replica, a_sizing().request
-    rate = top_requests_per_s(replica, request.workload)
-    slo = Slo(ttft=(Target(quantile=0.5, limit_s=1.0), Target(quantile=0.99, limit_s=4.0)))
-    tokens = 0.8 * 4.0 * rate * 4000
+def test_prefill_may_refuse():
+    hardware = {"gpu": "H100", "gpusPerReplica": 1, "parallelism": {"tensor": 1}}
+    slo = {"timeToFirstToken": {"p95": "2s"}}
 
-    assert max_queued_tokens(replica, request.workload, slo) == pytest.approx(tokens, rel=0.05)
-    assert max_queued_tokens(replica, request.workload, Slo()) == 0
+    model = a_model(engine=IN_TIME | {"role": "prefill"}, hardware=hardware, slo=slo)
+
+    assert model.spec.engine.admission == "inTime"
 
 
-def test_four_prompts_may_wait_in_any_case_and_nobody_is_refused_where_ranks_count_apart():
-    replica, request = a_sizing().replica, a_sizing().request
+def test_decode_may_not_refuse_what_prefill_has_computed():
+    with pytest.raises(InvalidSpecError, match=r"engine\.admission: .*prefill has computed"):
+        a_model(engine=IN_TIME | {"role": "decode"})
+
+
+def test_requests_wait_for_four_fifths_of_the_strictest_target_at_the_pace_of_a_full_replica():
+    replica, workload = a_sizing().replica, a_sizing().request.workload
+    slo = Slo(ttft=(Target(quantile=0.5, limit_s=1.0), *within(4.0).ttft))
+    waiting = 0.8 * 4.0 * top_requests_per_s(replica, workload)
+
+    number, _ = queue_limits(replica, workload, slo)
+
+    assert number - running_limit(replica, workload) == pytest.approx(waiting, rel=0.05, abs=1)
+    assert queue_limits(replica, workload, Slo()) == (None, None)
+
+
+def test_prompts_wait_for_four_fifths_of_it_at_the_pace_at_which_a_full_batch_reads():
+    sizing = a_sizing()
+    replica, workload = sizing.replica, sizing.request.workload
+    full = sizing.at_capacity
+
+    _, tokens = queue_limits(replica, workload, within(40.0))
+
+    read_s = tokens / 4000 * own_prefill_s(replica, workload, full, 4000)
+    assert read_s == pytest.approx(0.8 * 40.0, rel=0.2)
+
+
+def test_one_long_prompt_leaves_room_for_those_behind_it():
+    """A limit of mean prompts refused everybody while one of twenty times the mean was read."""
+    replica, workload = a_sizing().replica, a_sizing().request.workload
+    chat = replace(workload, prompt=Lengths(mean_tokens=750, p99_tokens=13_700))
+
+    number, tokens = queue_limits(replica, chat, within(4.0))
+
+    mean_prompts = 0.8 * 4.0 * top_requests_per_s(replica, chat) * 750
+    assert mean_prompts < 13_700 < tokens
+    assert number < running_limit(replica, chat) + tokens / 750
+
+
+def test_four_requests_may_wait_in_any_case_and_a_long_prompt_beside_them():
+    replica, workload = a_sizing().replica, a_sizing().request.workload
+
+    number, tokens = queue_limits(replica, workload, within(0.01))
+
+    assert (number - running_limit(replica, workload), tokens) == (4, round(tokens, -2))
+    assert tokens == pytest.approx(workload.prompt.quantile(0.99) + 4 * 4000, rel=0.05)
+
+
+def test_ranks_count_requests_together_and_prompts_each_for_itself():
+    """So a limit of tokens would be that of one server, and who chooses it is not known."""
+    replica, workload = a_sizing().replica, a_sizing().request.workload
     shard = replica.model.shard
     shard = replace(shard, parallelism=replace(shard.parallelism, data=2))
     ranks = replace(replica, model=replace(replica.model, shard=shard))
-    slo = Slo(ttft=(Target(quantile=0.99, limit_s=8.0),))
-    tight = Slo(ttft=(Target(quantile=0.99, limit_s=0.3),))
 
-    assert max_queued_tokens(replica, request.workload, slo) > 4 * 4000
-    assert max_queued_tokens(replica, request.workload, tight) == 4 * 4000
-    assert max_queued_tokens(ranks, request.workload, slo) == 0
+    number, tokens = queue_limits(ranks, workload, within(8.0))
+
+    assert tokens is None
+    assert number > running_limit(ranks, workload) > running_limit(replica, workload)
 
 
-def test_what_runs_has_what_it_was_told_and_a_plan_what_it_would_be():
+def test_what_runs_has_its_limits_and_a_plan_those_it_would_have():
     spec = a_model(engine=IN_TIME, slo={"timeToFirstToken": {"p95": "8s"}}).spec
-    request, sizing = ask(spec, look_up(spec, built_in_gpus())), refusing(500)
+    request, sizing = ask(spec, look_up(spec, built_in_gpus())), refusing(500, 60)
+    live = replace(request, flags=sizing.flags)
 
-    told = replace(request, flags=sizing.flags)
-    assert max_queued_tokens_of(told, sizing.replica) == 500
-    assert max_queued_tokens_of(request, sizing.replica) > 500
-    assert max_queued_tokens_of(a_sizing().request, sizing.replica) == 0
+    def limits(asked):
+        chosen = ChosenFlags(flags=a_sizing().flags, replica=sizing.replica)
+        found = with_queue_limits(asked, chosen)
+        return found.max_num_queued_reqs, found.max_num_queued_tokens
+
+    assert limits(live) == (60, 500)
+    assert limits(request) == queue_limits(sizing.replica, request.workload, request.slo)
+    assert limits(a_sizing().request) == (None, None)

@@ -31,6 +31,10 @@ COMMENTS: Final[Mapping[str, str]] = {
     "scaling": "Never unbounded. mode: Recommend creates nothing; Auto and Approve run it.",
     "engine": "The version of vLLM: flags, memory and metric names depend on it.",
 }
+IN_TIME: Final = (
+    "inTime: engines answer 503 at once to requests whose first token would be late.",
+    "all, the default: they wait, and in an overload those that come after them are late too.",
+)
 GUESSES: Final = {
     "contextLength": Figure.CONTEXT,
     "demand": Figure.LENGTHS,
@@ -76,6 +80,8 @@ def init(*, question: PlanInputOptions) -> None:
         spec["scaling"]["maxReplicas"] = _most_replicas(
             planned, spec["scaling"].get("minReplicas", 1)
         )
+    if planned and planned.sizing.request.may_refuse:
+        spec["engine"] = {**spec["engine"], "admission": "inTime"}
     for each in obstacles(planned) if planned else ():
         click.echo(f"# As it is {each}.")
     if planned and (num_nodes := num_nodes_of(planned.sizing)) > 1:
@@ -118,6 +124,8 @@ def with_comments(content: Mapping[str, Any], guessed: frozenset[Figure]) -> str
     for name, value in content["spec"].items():
         lines += [f"  # {COMMENTS[name]}"] if name in COMMENTS else []
         lines += ["  # A guess: nobody gave it."] if GUESSES.get(name) in guessed else []
+        if name == "engine" and "admission" in value:
+            lines += [f"  # {each}" for each in IN_TIME]
         lines += [f"  {line}" for line in _yaml({name: value})]
     return "\n".join(lines)
 

@@ -17,8 +17,11 @@ from tonnage.manifests.children import num_nodes_of
 from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
+from tonnage.sizing.serving.flags import trial_of
+from tonnage.sizing.serving.goodput import requests_needed
 from tonnage.sizing.serving.load_line import limits
-from tonnage.sizing.serving.replica import SteadyState, steady_state
+from tonnage.sizing.serving.replica import SteadyState, running_limit, steady_state
+from tonnage.sizing.serving.trial import refused_share
 from tonnage.units import count_of, format_s, significant
 
 BOUNDS: Final = frozenset({"MaxReplicas", "MinReplicas"})
@@ -51,15 +54,28 @@ def exit_code(answers: Iterable[Planned | Refused], *, is_broken: bool) -> int:
 
 
 def _refusals(sizing: Sizing) -> dict[str, str]:
-    """Say from how many waiting tokens on an engine refuses, or why it refuses nobody."""
-    tokens = sizing.flags.max_num_queued_tokens
+    """Say where an engine refuses, and what share of the requests at its planned load."""
+    flags = sizing.flags
+    requests, tokens = flags.max_num_queued_reqs, flags.max_num_queued_tokens
+    found = {}
+    if requests:
+        rate, request = sizing.goodput.requests_per_s, sizing.request
+        share = refused_share(
+            trial_of(request, sizing.replica),
+            rate,
+            requests_needed(request.slo),
+            most_requests=requests,
+            most_tokens=tokens or 0,
+        )
+        running = math.ceil(running_limit(sizing.replica, request.workload))
+        found["max-num-queued-reqs"] = (
+            f"{requests}, {requests - running} more than run at once: then 503; at "
+            f"{significant(rate)} requests/s {share:.2%} are refused"
+        )
     if tokens:
         prompts = significant(tokens / sizing.request.workload.prompt.mean_tokens)
-        return {"max-num-queued-tokens": f"{tokens}, {prompts} mean prompts: then 503"}
-    if not sizing.request.refuses_late:
-        return {}
-    why = "disabled: not supported with data parallelism"
-    return {"max-num-queued-tokens": why}
+        found["max-num-queued-tokens"] = f"{tokens}, {prompts} mean prompts: then 503"
+    return found
 
 
 def headline(answer: Planned) -> str:

@@ -234,6 +234,8 @@ class _Times:
     """That passes outside of the engine before the first token; 0 where it is not known."""
     is_growing: bool = False
     """Who came last waits longer than those that finished."""
+    left_queue: float = 1.0
+    """Requests that left the queue over those that came: what can be in time in the mean."""
 
 
 def _times(known: Evidence) -> _Times:
@@ -247,7 +249,10 @@ def _times(known: Evidence) -> _Times:
     if queue_s is None or prefill_s is None or not started_per_s:
         return _Times(queue_s=queue_s, prefill_s=prefill_s)
     waited_s = max(queue_s, sum(e.waiting or 0.0 for e in known.engines) / started_per_s)
-    found = _Times(queue_s=waited_s, prefill_s=prefill_s, is_growing=waited_s > queue_s)
+    left = min(1.0, ended_per_s / started_per_s)
+    found = _Times(
+        queue_s=waited_s, prefill_s=prefill_s, is_growing=waited_s > queue_s, left_queue=left
+    )
     ttft_s = mean_of((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
     tells_all = all(None not in {w.first_token_s_per_s, w.queue_s_per_s} for w in windows)
     if ttft_s is None or not tells_all or ended_per_s < AS_MANY * started_per_s:
@@ -333,6 +338,11 @@ def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> R
     if waiting >= slow and waiting >= least_of("Queued") * rest:
         queue_s = "" if times.queue_s is None else f" {format_s(times.queue_s)} on average"
         message = f"requests wait{queue_s} for a replica that has others"
+        if known.sizing.request.may_refuse:
+            message += (
+                "; engine.admission: inTime, which refuses (503) those that would be late, keeps "
+                f"about {times.left_queue:.0%} in time"
+            )
         return Reason("Queued", message)
     if slow >= least_of("SlowSteps") * rest:
         message = (

@@ -18,8 +18,9 @@ from tonnage.sizing.provenance import most_times
 from tonnage.sizing.request import Flags, SizingRequest
 from tonnage.sizing.serving.goodput import NOTHING, Goodput, Length, goodput, runs_of
 from tonnage.sizing.serving.load_line import (
+    QueueLimits,
     bound_requests_per_s,
-    max_queued_tokens,
+    queue_limits,
     top_requests_per_s,
     tpot_ceiling,
 )
@@ -345,12 +346,19 @@ def trial_of(request: SizingRequest, replica: Replica) -> Trial:
     )
 
 
-def max_queued_tokens_of(request: SizingRequest, replica: Replica) -> int:
-    """Return the prompt tokens from which on a rank refuses, as it runs or would; 0: never."""
-    if request.flags and request.flags.max_num_queued_tokens:
-        return request.flags.max_num_queued_tokens
-    asked = request.refuses_late
-    return max_queued_tokens(replica, request.workload, request.slo) if asked else 0
+def with_queue_limits(request: SizingRequest, chosen: ChosenFlags) -> Flags:
+    """Return the flags with what an engine refuses from, as it runs or would; None: never."""
+    live = request.flags
+    limits = QueueLimits()
+    if live and (live.max_num_queued_reqs or live.max_num_queued_tokens):
+        limits = QueueLimits(live.max_num_queued_reqs, live.max_num_queued_tokens)
+    elif request.refuses_late:
+        limits = queue_limits(chosen.replica, request.workload, request.slo)
+    return replace(
+        chosen.flags,
+        max_num_queued_reqs=limits.num_requests,
+        max_num_queued_tokens=limits.prompt_tokens,
+    )
 
 
 def largest_fitting(request: SizingRequest, shard: Shard) -> ChosenFlags:

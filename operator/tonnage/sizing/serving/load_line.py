@@ -7,12 +7,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from tonnage.sizing.serving.replica import (
     Replica,
     SteadyState,
+    mixed_step,
     num_running,
+    running_limit,
     steady_state,
     steps_of_answer,
     tpot_s,
@@ -260,36 +262,74 @@ def _later(workload: Workload) -> tuple[int, ...]:
     return tuple(max(0, round(each) - 1) for each in tokens)
 
 
-WAIT_SHARE = 0.8
+WAIT_SHARE: Final = 0.8
 """Of the TTFT target of the highest percentile, that who is admitted last waits behind others: what
 is left is for its own prompt, and for engines that are slower than believed (decision 79)."""
-FEWEST_PROMPTS = 4
+FEWEST_PROMPTS: Final = 4
 """Of mean length, that may wait in any case: chance alone has as many wait at an engine that keeps
 its targets, and what it refuses then is late in the judgement (decision 79)."""
-DIGITS = 2
-"""Of the number, which would else move with each digit of a constant."""
+LONG: Final = 0.99
+"""Quantile of a long prompt."""
+DIGITS: Final = 2
+"""Of both limits, which would else move with each digit of a constant."""
 
 
-def max_queued_tokens(replica: Replica, workload: Workload, slo: Slo) -> int:
-    """Return the tokens of prompts without a first token from which on an engine refuses; 0: never.
+class QueueLimits(NamedTuple):
+    """Where an engine begins to refuse requests. None: nowhere."""
 
-    Never, too, where it has data-parallel ranks: each of its API servers counts for itself, and who
-    chooses the server is not known here.
+    num_requests: int | None = None
+    """Running and waiting, above which it refuses; all data-parallel ranks together."""
+    prompt_tokens: int | None = None
+    """Of requests without a first token, from which on it refuses."""
 
-    ``tokens = WAIT_SHARE * ttft_limit_s * requests_per_s * mean_prompt_tokens``: the line moves as
-    fast as a full replica serves whole requests, since prompts wait for slots, blocks and the token
-    budget beside those that decode; ``FEWEST_PROMPTS`` may wait in any case. Whole prompts count,
-    as the engine counts them, those parts too that are read or that a cache holds.
+
+def queue_limits(replica: Replica, workload: Workload, slo: Slo) -> QueueLimits:
+    """Return the limits with which nobody who is admitted waits for longer than the TTFT target.
+
+    A request waits for two things. For slots and KV blocks of others, which end at the rate that a
+    full replica serves::
+
+        num_requests = num_running_when_full + WAIT_SHARE * ttft_limit_s * requests_per_s
+
+    And for prompts before it, which a full batch reads in chunks of what decoding leaves of the
+    token budget::
+
+        prompt_tokens = WAIT_SHARE * ttft_limit_s * prompt_tokens_per_s
+
+    Whole prompts count in it, as the engine counts them, those parts too that are read or that a
+    cache holds. ``FEWEST_PROMPTS`` may wait in any case, and of tokens a long prompt beside them:
+    else nobody is admitted while that is read. The second is left out with data-parallel ranks, of
+    which each has an API server that counts for itself; requests are counted together.
 
     Sources:
-        [vllm-source] config/scheduler.py max_num_queued_tokens: ``target_TTFT *
-        prefill_throughput``; v1/engine/output_processor.py get_num_queued_tokens.
+        [vllm-source] config/scheduler.py max_num_queued_reqs: ``data_parallel_size * max_num_seqs``
+        plus the queue, max_num_queued_tokens: ``target_TTFT * prefill_throughput``; since 0.31
+        v1/engine/admission_control.py SharedAdmissionStats; v1/engine/output_processor.py
+        get_num_queued_tokens.
     """
-    if not slo.ttft or replica.model.dp_size > 1:
-        return 0
-    limit_s = max(slo.ttft, key=lambda each: each.quantile).limit_s
-    mean_tokens = workload.prompt.mean_tokens
-    tokens = WAIT_SHARE * limit_s * top_requests_per_s(replica, workload) * mean_tokens
-    tokens = max(tokens, FEWEST_PROMPTS * mean_tokens)
-    places = max(0, math.floor(math.log10(tokens)) + 1 - DIGITS)
-    return int(round(tokens, -places))
+    if not slo.ttft:
+        return QueueLimits()
+    wait_s = WAIT_SHARE * max(slo.ttft, key=lambda each: each.quantile).limit_s
+    _, num_decoding = most_decoding(replica, workload)
+    served_per_s = steady_state(replica, workload, num_decoding).requests_per_s
+    waiting = max(FEWEST_PROMPTS, _rounded(wait_s * served_per_s))
+    running = math.ceil(running_limit(replica, workload))
+    if replica.model.dp_size > 1:
+        return QueueLimits(running + waiting)
+    tokens = max(
+        workload.prompt.quantile(LONG) + FEWEST_PROMPTS * workload.prompt.mean_tokens,
+        wait_s * _prompt_tokens_per_s(replica, workload, num_decoding),
+    )
+    return QueueLimits(running + waiting, _rounded(tokens))
+
+
+def _prompt_tokens_per_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
+    """Return how fast prompts are read beside so many decoding sequences, cached parts included."""
+    chunk = replica.prefill_room(num_decoding)
+    step_s = replica.model.step(mixed_step(workload, num_decoding, chunk)).total_s
+    return chunk * workload.prompt.mean_tokens / workload.new_prompt_tokens / step_s
+
+
+def _rounded(value: float) -> int:
+    places = max(0, math.floor(math.log10(max(1.0, value))) + 1 - DIGITS)
+    return math.ceil(round(value, -places))

@@ -312,6 +312,30 @@ class TrialRun:
             )
 
 
+def refused_share(
+    trial: Trial, requests_per_s: float, count: int, *, most_requests: int, most_tokens: int
+) -> float:
+    """Return the share of so many requests that one engine refuses at a rate.
+
+    ``most_requests``, ``most_tokens``: the limits of its queue; 0: none.
+    """
+    drawn = requests(
+        trial.workload,
+        arrival_scv=trial.arrival_scv,
+        context_tokens=trial.context_tokens,
+        count=count,
+    )
+    limits = replace(
+        engine_limits(trial), max_queued_reqs=most_requests, max_queued_tokens=most_tokens
+    )
+    engine = Engine(
+        limits,
+        engine_costs(trial.replica, limits.max_num_seqs),
+        table := drawn.table(requests_per_s),
+    )
+    return serve([engine], table, trial.routing, drawn.routes).count(-1) / count
+
+
 def engine_costs(replica: Replica, max_num_seqs: int) -> StepCosts:
     """Return the costs for some more slots than asked, so that few tables serve all."""
     slots = 16
