@@ -216,7 +216,7 @@ REFUSED: tuple[BadInput, ...] = (
              field="engine.admission", shows=("slo.timeToFirstToken",)),
     BadInput(row=9, changes=(("spec.engine.role", "decode"), TENSOR,
                              ("spec.engine.admission", "inTime")),
-             field="engine.admission", shows=("engine.role or topology",)),
+             field="engine.admission", shows=("engine.role decode or topology",)),
     *each(9, "spec.engine.role", "Prefill", "both", "", True),
     BadInput(row=9, changes=(("spec.engine.role", "prefill"), TENSOR),
              field="slo.timePerOutputToken", shows=("target of decode",)),

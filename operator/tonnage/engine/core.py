@@ -85,9 +85,6 @@ class Engine:
         """Queue a request on the rank with the least to do, and return which that is.
 
         It is seen when the step ends. -1: it is refused, as too much waits.
-
-        Sources:
-            [vllm-source] v1/engine/async_llm.py check_admission.
         """
         if (0 < self.max_queued_reqs <= self.num_outstanding) or (
             0 < self.max_queued_tokens <= self.queued_tokens()

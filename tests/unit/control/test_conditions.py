@@ -583,7 +583,7 @@ class TestScaling:
         # Five for the demand, three for what will wait until they are Ready.
         message = shown(found)["ScalingLimited"].message
         assert message.startswith("maxReplicas allows 3; ")
-        assert "needs 8; " in message
+        assert "needs 7; " in message
 
     def test_is_limited_by_a_disruption_budget_that_takes_more_replicas(self):
         pods = {"disruptionBudget": {"minAvailable": 2}}

@@ -44,7 +44,7 @@ class TestWhatIsSaid:
 
         # 1500 * ln(100) = 6908, and 1500 is asked as the nearest on a grid of 3 %.
         assert message.startswith("the longest outputs measured have 6,8")
-        assert "pods have 180 s to finish" in message
+        assert "pods have 165 s to finish" in message
 
     def test_they_roll_no_pod(self):
         state = with_lengths(a_state(), 4000, 1500)

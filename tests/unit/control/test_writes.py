@@ -102,7 +102,7 @@ class TestScale:
         rolling = a_deployment_body()
         rolling["status"]["updatedReplicas"] = 1
 
-        assert writes(a_state(load=5, live=rolling)).scale.replicas == 8  # three for the queue
+        assert writes(a_state(load=5, live=rolling)).scale.replicas == 7  # two for the queue
 
     def test_goes_down_while_a_pod_waits_for_a_gpu(self):
         pods = [*(a_pod_body(name) for name in "abc"), a_pod_body("d", **UNSCHEDULABLE)]
@@ -273,7 +273,7 @@ class TestAScaleTarget:
             a_state(a_manifest(**TARGET), load=5, live=live), settings={"mode": "scaleOnly"}
         )
 
-        assert made.scale.replicas == 8  # three of them for the queue until then
+        assert made.scale.replicas == 7  # two of them for the queue until then
         assert (made.template, made.check_children) == (None, False)
 
 

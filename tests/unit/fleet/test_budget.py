@@ -119,8 +119,8 @@ class TestAChangeWhileOthersWait:
         return [each for each in self.CROWD if is_planned(world, each)]
 
     def test_is_searched_for_first(self):
-        loop, world = self.crowded(100)
-        edit(world, loop, "d", 200)
+        loop, world = self.crowded(700)
+        edit(world, loop, "d", 900)
         tick(loop, world)
         tick(loop, world)
 

@@ -319,7 +319,7 @@ def test_slower_engines_break_the_promise_until_it_has_learned():
 
 def test_plans_on_the_slow_end_keep_the_promise_from_the_start_with_slower_engines():
     # Steps 1 / 0.83 = 1.2 times as long as believed; the slow end takes two replicas for one.
-    before, cautious = simulated(0.83, rate=10.5), simulated(0.83, rate=10.5, settings=CAUTIOUS)
+    before, cautious = simulated(0.83, rate=10), simulated(0.83, rate=10, settings=CAUTIOUS)
 
     assert slo_shares(before, 0, 600).worst_ratio > 1
     assert slo_shares(cautious, 0, 600).worst_ratio <= 1

@@ -234,7 +234,7 @@ class _Times:
     """That passes outside of the engine before the first token; 0 where it is not known."""
     is_growing: bool = False
     """Who came last waits longer than those that finished."""
-    left_queue: float = 1.0
+    left_queue: float | None = None
     """Requests that left the queue over those that came: what can be in time in the mean."""
 
 
@@ -338,7 +338,7 @@ def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> R
     if waiting >= slow and waiting >= least_of("Queued") * rest:
         queue_s = "" if times.queue_s is None else f" {format_s(times.queue_s)} on average"
         message = f"requests wait{queue_s} for a replica that has others"
-        if known.sizing.request.may_refuse:
+        if known.sizing.request.may_refuse and times.left_queue is not None:
             message += (
                 "; engine.admission: inTime, which refuses (503) those that would be late, keeps "
                 f"about {times.left_queue:.0%} in time"
