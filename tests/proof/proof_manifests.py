@@ -21,7 +21,8 @@ Config = dict[str, Any]
 
 COUNTED: Final = (
     "--max-num-seqs", "--max-num-batched-tokens", "--gpu-memory-utilization",
-    "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--max-num-queued-reqs", "--max-num-queued-tokens",
+    "--kv-cache-memory-bytes", "--num-gpu-blocks-override", "--max-num-queued-reqs",
+    "--max-num-queued-tokens",
     "--shutdown-timeout",
 )  # fmt: skip
 """Flags whose number is counted: it changes with every constant, and no engine refuses it."""

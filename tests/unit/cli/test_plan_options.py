@@ -246,6 +246,22 @@ class TestALine:
             "maxReplicas": 2 * as_json(*LINE)["plan"]["replicas"],
         }
 
+    @pytest.mark.parametrize(
+        ("changes", "admission"),
+        [
+            ((), "inTime"),
+            (("--set", "engine.version=0.31"), None),
+            (("--set", "engine.admission=all"), "all"),
+        ],
+    )
+    def test_of_init_refuses_what_would_be_late_where_vllm_counts_refusals(
+        self, changes, admission
+    ):
+        made = run("init", *LINE, *changes).stdout
+
+        assert yaml.safe_load(made)["spec"]["engine"].get("admission") == admission
+        assert ("# inTime: engines answer 503" in made) is (admission is not None)
+
     def test_of_init_has_the_split_of_the_plan(self):
         line = (*LINE, "--rps", "40")
         spec = yaml.safe_load(run("init", *line).stdout)["spec"]
@@ -815,3 +831,36 @@ def test_one_plan_in_a_manifest_of_decimals_is_said_on_the_error_stream_only():
 
     assert len(result.stdout.splitlines()) == 2
     assert "the API server takes no number with decimals" in result.stderr
+
+
+class TestAdmission:
+    MORE = (
+        *LINE,
+        "--rps",
+        "40",
+        "--set",
+        "scaling.maxReplicas=5",
+        "--set",
+        "hardware.gpusPerReplica=1",
+    )
+
+    def test_with_more_than_is_sustained_says_what_refusals_keep(self):
+        told = said(run("plan", *self.MORE))
+
+        assert "TTFT p95 grows without end" in told
+        assert re.search(
+            r"admission all, so the queue grows; with engine\.admission: inTime \d\d% of the "
+            r"requests are in time, the others are refused \(503\)",
+            told,
+        )
+
+    def test_in_time_meets_the_target_for_who_is_admitted(self):
+        told = said(run("plan", *self.MORE, "--set", "engine.admission=inTime"))
+
+        assert "TTFT p95 met by who is admitted (target 2.00 s)" in told
+        assert re.search(r"admission inTime: \d\d% of the requests are in time", told)
+        assert re.search(r"max-num-queued-reqs \d+, \d+ more than run at once: then 503; at", told)
+        assert re.search(r"max-num-queued-tokens \d+, [\d.]+ mean prompts: then 503", told)
+
+    def test_is_no_word_where_all_is_served(self):
+        assert " admission " not in said(run("plan", *LINE))

@@ -18,9 +18,10 @@ from tonnage.manifests.children import (
 )
 from tonnage.manifests.names import SPEC_ANNOTATION
 from tonnage.sizing.request import ask, look_up
-from tonnage.sizing.serving.flags import ChosenFlags, with_queue_limits
+from tonnage.sizing.serving.flags import ChosenFlags, trial_of, with_queue_limits
 from tonnage.sizing.serving.load_line import queue_limits, top_requests_per_s
 from tonnage.sizing.serving.replica import own_prefill_s, running_limit
+from tonnage.sizing.serving.trial import refused_share
 from tonnage.sizing.workload import Lengths, Slo, Target
 
 IN_TIME = {"version": "0.33", "admission": "inTime"}
@@ -151,6 +152,26 @@ def test_one_long_prompt_leaves_room_for_those_behind_it():
     mean_prompts = 0.8 * 4.0 * top_requests_per_s(replica, chat) * 750
     assert mean_prompts < 13_700 < tokens
     assert number < running_limit(replica, chat) + tokens / 750
+
+
+def test_next_to_nobody_is_refused_at_a_load_that_fits():
+    """Of the limit of mean prompts alone it was one in forty."""
+    request, replica = a_sizing().request, a_sizing().replica
+    chat = replace(
+        request.workload,
+        prompt=Lengths(mean_tokens=750, p99_tokens=9_000),
+        output_tokens=1500.0,
+    )
+    top = top_requests_per_s(replica, chat)
+    trial = trial_of(replace(request, workload=chat), replica)
+    number, tokens = queue_limits(replica, chat, within(2.0))
+
+    def refused(requests, tokens):
+        return refused_share(trial, 0.8 * top, 10_000, most_requests=requests, most_tokens=tokens)
+
+    assert refused(0, 0) == 0
+    assert refused(0, int(max(4, 0.8 * 2.0 * top) * 750)) > 0.02
+    assert refused(number, tokens) < 0.001
 
 
 def test_four_requests_may_wait_in_any_case_and_a_long_prompt_beside_them():

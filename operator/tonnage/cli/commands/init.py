@@ -81,7 +81,7 @@ def init(*, question: PlanInputOptions) -> None:
             planned, spec["scaling"].get("minReplicas", 1)
         )
     if planned and planned.sizing.request.may_refuse:
-        spec["engine"] = {**spec["engine"], "admission": "inTime"}
+        spec["engine"] = {"admission": "inTime"} | spec["engine"]
     for each in obstacles(planned) if planned else ():
         click.echo(f"# As it is {each}.")
     if planned and (num_nodes := num_nodes_of(planned.sizing)) > 1:
