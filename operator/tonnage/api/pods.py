@@ -271,8 +271,8 @@ class EngineSpec(ApiModel):
     """Speculative decoding. If absent, it is off."""
     admission: Literal["all", "inTime"] = "all"
     """Which requests an engine accepts: every one (all), or only those that it can start in time
-    (inTime). With inTime, new requests get status 503 while those that are queued take longer than
-    80 % of the TTFT target of the highest percentile: ``--max-num-queued-reqs`` and
+    (inTime). With inTime, new requests get status 503 while those that are queued would take longer
+    than the TTFT target of the highest percentile allows: ``--max-num-queued-reqs`` and
     ``--max-num-queued-tokens``. Needs vLLM 0.32 or newer."""
     role: Role | None = None
     """The role in disaggregated serving: prefill computes the KV cache of prompts, decode loads it

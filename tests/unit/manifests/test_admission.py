@@ -131,7 +131,7 @@ def test_requests_wait_for_four_fifths_of_the_strictest_target_at_the_pace_of_a_
     assert queue_limits(replica, workload, Slo()) == (None, None)
 
 
-def test_prompts_wait_for_four_fifths_of_it_at_the_pace_at_which_a_full_batch_reads():
+def test_prompts_wait_for_the_target_at_the_pace_at_which_a_full_batch_reads():
     sizing = a_sizing()
     replica, workload = sizing.replica, sizing.request.workload
     full = sizing.at_capacity
@@ -139,7 +139,7 @@ def test_prompts_wait_for_four_fifths_of_it_at_the_pace_at_which_a_full_batch_re
     _, tokens = queue_limits(replica, workload, within(40.0))
 
     read_s = tokens / 4000 * own_prefill_s(replica, workload, full, 4000)
-    assert read_s == pytest.approx(0.8 * 40.0, rel=0.2)
+    assert read_s == pytest.approx(40.0, rel=0.2)
 
 
 def test_one_long_prompt_leaves_room_for_those_behind_it():

@@ -263,8 +263,8 @@ def _later(workload: Workload) -> tuple[int, ...]:
 
 
 WAIT_SHARE: Final = 0.8
-"""Of the TTFT target of the highest percentile, that who is admitted last waits behind others: what
-is left is for its own prompt, and for engines that are slower than believed (decision 79)."""
+"""Of the TTFT target of the highest percentile, that who is admitted last waits for slots: what is
+left is for its own prompt, and for engines that are slower than believed (decision 79)."""
 FEWEST_PROMPTS: Final = 4
 """Of mean length, that may wait in any case: chance alone has as many wait at an engine that keeps
 its targets, and what it refuses then is late in the judgement (decision 79)."""
@@ -294,12 +294,13 @@ def queue_limits(replica: Replica, workload: Workload, slo: Slo) -> QueueLimits:
     And for prompts before it, which a full batch reads in chunks of what decoding leaves of the
     token budget::
 
-        prompt_tokens = WAIT_SHARE * ttft_limit_s * prompt_tokens_per_s
+        prompt_tokens = ttft_limit_s * prompt_tokens_per_s
 
-    Whole prompts count in it, as the engine counts them, those parts too that are read or that a
-    cache holds. ``FEWEST_PROMPTS`` may wait in any case, and of tokens a long prompt beside them:
-    else nobody is admitted while that is read. The second is left out with data-parallel ranks, of
-    which each has an API server that counts for itself; requests are counted together.
+    A batch that is not full reads faster, so no share is left for slow engines here. Whole prompts
+    count, as the engine counts them, those parts too that are read or that a cache holds.
+    ``FEWEST_PROMPTS`` may wait in any case, and of tokens a long prompt beside them: else nobody is
+    admitted while that is read. The second is left out with data-parallel ranks, of which each has
+    an API server that counts for itself; requests are counted together.
 
     Sources:
         [vllm-source] config/scheduler.py max_num_queued_reqs: ``data_parallel_size * max_num_seqs``
@@ -309,16 +310,16 @@ def queue_limits(replica: Replica, workload: Workload, slo: Slo) -> QueueLimits:
     """
     if not slo.ttft:
         return QueueLimits()
-    wait_s = WAIT_SHARE * max(slo.ttft, key=lambda each: each.quantile).limit_s
+    limit_s = max(slo.ttft, key=lambda each: each.quantile).limit_s
     _, num_decoding = most_decoding(replica, workload)
     served_per_s = steady_state(replica, workload, num_decoding).requests_per_s
-    waiting = max(FEWEST_PROMPTS, _rounded(wait_s * served_per_s))
+    waiting = max(FEWEST_PROMPTS, _rounded(WAIT_SHARE * limit_s * served_per_s))
     running = math.ceil(running_limit(replica, workload))
     if replica.model.dp_size > 1:
         return QueueLimits(running + waiting)
     tokens = max(
         workload.prompt.quantile(LONG) + FEWEST_PROMPTS * workload.prompt.mean_tokens,
-        wait_s * _prompt_tokens_per_s(replica, workload, num_decoding),
+        limit_s * _prompt_tokens_per_s(replica, workload, num_decoding),
     )
     return QueueLimits(running + waiting, _rounded(tokens))
 
