@@ -380,14 +380,16 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
 def _target_rows(sizing: Sizing, asked: DemandOutcome) -> Iterator[tuple[str, str]]:
     """Yield what each target comes to, and where too much comes, what is in time of it.
 
-    As fluids are: in the mean, without the requests that wait when it begins.
+    Of a rate that goes on: in the mean, without the requests that wait when it begins.
     """
     for name, reached, target in reached_targets(sizing, asked.served):
         yield name, f"{reached} (target {target})"
-    share = f"{1 / asked.load:.0%} of the requests are in time, the others are refused (503)"
-    if asked.load > 1 and sizing.request.refuses_late:
+    if not any(math.isinf(each.ttft_s) for each in asked.served.latencies):
+        return
+    share = f"{1 / asked.load:.0%} get a first token in time, the others are refused (503)"
+    if sizing.request.refuses_late:
         yield "admission", f"inTime: {share}"
-    if asked.load > 1 and sizing.request.may_refuse:
+    if sizing.request.may_refuse:
         yield "admission", f"all, so the queue grows; with engine.admission: inTime {share}"
 
 

@@ -104,6 +104,11 @@ class Flags:
     is_cured: bool = False
     """With others no engine started: these stay until the spec changes."""
 
+    @property
+    def refuse_requests(self) -> bool:
+        """Whether an engine refuses any."""
+        return bool(self.max_num_queued_reqs or self.max_num_queued_tokens)
+
 
 @dataclass(frozen=True, kw_only=True)
 class SizingRequest:

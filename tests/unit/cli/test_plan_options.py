@@ -849,8 +849,8 @@ class TestAdmission:
 
         assert "TTFT p95 grows without end" in told
         assert re.search(
-            r"admission all, so the queue grows; with engine\.admission: inTime \d\d% of the "
-            r"requests are in time, the others are refused \(503\)",
+            r"admission all, so the queue grows; with engine\.admission: inTime \d\d% get a "
+            r"first token in time, the others are refused \(503\)",
             told,
         )
 
@@ -858,8 +858,9 @@ class TestAdmission:
         told = said(run("plan", *self.MORE, "--set", "engine.admission=inTime"))
 
         assert "TTFT p95 met by who is admitted (target 2.00 s)" in told
-        assert re.search(r"admission inTime: \d\d% of the requests are in time", told)
-        assert re.search(r"max-num-queued-reqs \d+, \d+ more than run at once: then 503; at", told)
+        assert re.search(r"admission inTime: \d\d% get a first token in time", told)
+        assert re.search(r"max-num-queued-reqs \d+ requests, running or waiting: then 503", told)
+        assert re.search(r"refused [\d.]+% at [\d.]+ requests/s, its goodput", told)
         assert re.search(r"max-num-queued-tokens \d+, [\d.]+ mean prompts: then 503", told)
 
     def test_is_no_word_where_all_is_served(self):

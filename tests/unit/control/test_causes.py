@@ -115,10 +115,10 @@ class TestQueued:
         assert "requests wait 1.00 s on average" in found.cause.message
         assert found.late_by_load == pytest.approx(0.3)
 
-    @pytest.mark.parametrize(("ended", "kept"), [(0.8, "80%"), (1.2, "100%")])
-    def test_says_what_refusals_keep_of_what_comes(self, ended, kept):
+    @pytest.mark.parametrize(("grown_per_s", "kept"), [(RATE / 2, "67%"), (RATE, "50%")])
+    def test_says_what_refusals_keep_of_what_comes(self, grown_per_s, kept):
         request = replace(SIZING.request, may_refuse=True)
-        waits = two(late=0.3, queue_s=1.0, ended=ended)
+        waits = two(late=0.3, queue_s=1.0, grown_per_s=grown_per_s)
 
         found = with_cause(late(0.3), evidence(*waits, sizing=replace(SIZING, request=request)))
 
@@ -126,6 +126,14 @@ class TestQueued:
             "; engine.admission: inTime, which refuses (503) those that would be late, keeps about "
             f"{kept} in time"
         )
+
+    def test_says_nothing_of_refusals_where_no_more_comes_than_is_served(self):
+        request = replace(SIZING.request, may_refuse=True)
+        waits = two(late=0.3, queue_s=1.0)
+
+        found = with_cause(late(0.3), evidence(*waits, sizing=replace(SIZING, request=request)))
+
+        assert "admission" not in found.cause.message
 
     def test_is_nothing_that_waits_too_short_to_make_so_many_late(self):
         # By their mean at most one in sixteen can have waited for the 1.6 s that are left.

@@ -17,6 +17,7 @@ from tonnage.manifests.children import (
     write_flags,
 )
 from tonnage.manifests.names import SPEC_ANNOTATION
+from tonnage.sizing.expected import may_refuse_late
 from tonnage.sizing.request import ask, look_up
 from tonnage.sizing.serving.flags import ChosenFlags, trial_of, with_queue_limits
 from tonnage.sizing.serving.load_line import queue_limits, top_requests_per_s
@@ -209,3 +210,41 @@ def test_what_runs_has_its_limits_and_a_plan_those_it_would_have():
     assert limits(live) == (60, 500)
     assert limits(request) == queue_limits(sizing.replica, request.workload, request.slo)
     assert limits(a_sizing().request) == (None, None)
+
+
+def test_where_prompts_take_all_of_the_budget_of_ranks_those_that_run_count_and_no_free_slots():
+    replica, workload = a_sizing().replica, a_sizing().request.workload
+    shard = replica.model.shard
+    shard = replace(shard, parallelism=replace(shard.parallelism, data=8))
+    ranks = replace(replica, model=replace(replica.model, shard=shard))
+    prefill = replace(workload, output_tokens=1.0)
+
+    number, _ = queue_limits(ranks, prefill, within(2.0))
+
+    assert number < 0.5 * running_limit(ranks, prefill)
+
+
+@pytest.mark.parametrize(("tokens", "reqs"), [(8100, None), (None, 70), (8100, 70)])
+def test_either_limit_refuses(tokens, reqs):
+    assert refusing(tokens, reqs).flags.refuse_requests
+    assert not refusing(None, None).flags.refuse_requests
+
+
+@pytest.mark.parametrize(
+    ("may", "engine", "slo"),
+    [
+        (True, {}, {"timeToFirstToken": {"p95": "2s"}}),
+        (True, {"role": "prefill"}, {"timeToFirstToken": {"p95": "2s"}}),
+        (False, {"role": "decode"}, {"timePerOutputToken": {"p95": "50ms"}}),
+        (False, {"version": "0.31"}, {"timeToFirstToken": {"p95": "2s"}}),
+        (False, {"admission": "inTime"}, {"timeToFirstToken": {"p95": "2s"}}),
+        (False, {}, {"timePerOutputToken": {"p95": "50ms"}}),
+    ],
+)
+def test_is_offered_where_it_would_do_something_and_is_not_set(may, engine, slo):
+    engine = {"version": "0.33"} | engine
+
+    hardware = {"gpu": "H200", "gpusPerReplica": 2, "parallelism": {"tensor": 2}}
+    spec = a_model(engine=engine, slo=slo, hardware=hardware).spec
+
+    assert may_refuse_late(spec, engine["version"]) is may

@@ -45,8 +45,13 @@ OFFERED = pytest.mark.parametrize("has_pod_monitors", [True, False])
 def sized(model):
     """The arithmetic's answer, with one batch size and split whatever its constants are today."""
     sizing = a_sizing(model)
-    split = Parallelism(data=8) if model is DEEPSEEK else Parallelism(tensor=2)
-    return replace(sizing, flags=replace(sizing.flags, max_num_seqs=48, parallelism=split))
+    flags = replace(sizing.flags, max_num_seqs=48, parallelism=Parallelism(tensor=2))
+    if model is DEEPSEEK:  # eight API servers, of which each counts tokens for itself
+        ranks = Parallelism(data=8)
+        flags = replace(
+            flags, parallelism=ranks, max_num_queued_reqs=400, max_num_queued_tokens=None
+        )
+    return replace(sizing, flags=flags)
 
 
 def objects(model, site=SITE):

@@ -18,9 +18,9 @@ from tonnage.sizing.bill import Bill, bill
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.serving.flags import trial_of
-from tonnage.sizing.serving.goodput import requests_needed
+from tonnage.sizing.serving.goodput import requests_needed, requests_to_fill
 from tonnage.sizing.serving.load_line import limits
-from tonnage.sizing.serving.replica import SteadyState, running_limit, steady_state
+from tonnage.sizing.serving.replica import SteadyState, steady_state
 from tonnage.sizing.serving.trial import refused_share
 from tonnage.units import count_of, format_s, significant
 
@@ -59,22 +59,19 @@ def _refusals(sizing: Sizing) -> dict[str, str]:
     requests, tokens = flags.max_num_queued_reqs, flags.max_num_queued_tokens
     found = {}
     if requests:
-        rate, request = sizing.goodput.requests_per_s, sizing.request
-        share = refused_share(
-            trial_of(request, sizing.replica),
-            rate,
-            requests_needed(request.slo),
-            most_requests=requests,
-            most_tokens=tokens or 0,
-        )
-        running = math.ceil(running_limit(sizing.replica, request.workload))
         found["max-num-queued-reqs"] = (
-            f"{requests}, {requests - running} more than run at once: then 503; at "
-            f"{significant(rate)} requests/s {share:.2%} are refused"
+            f"{count_of(requests, 'request')}, running or waiting: then 503"
         )
     if tokens:
         prompts = significant(tokens / sizing.request.workload.prompt.mean_tokens)
         found["max-num-queued-tokens"] = f"{tokens}, {prompts} mean prompts: then 503"
+    if found:
+        rate, trial = sizing.goodput.requests_per_s, trial_of(sizing.request, sizing.replica)
+        count = 2 * (requests_needed(sizing.request.slo) + requests_to_fill(trial))
+        share = refused_share(
+            trial, rate, count, most_requests=requests or 0, most_tokens=tokens or 0
+        )
+        found["refused"] = f"{share:.2%} at {significant(rate)} requests/s, its goodput"
     return found
 
 

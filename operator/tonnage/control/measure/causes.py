@@ -234,8 +234,9 @@ class _Times:
     """That passes outside of the engine before the first token; 0 where it is not known."""
     is_growing: bool = False
     """Who came last waits longer than those that finished."""
-    left_queue: float | None = None
-    """Requests that left the queue over those that came: what can be in time in the mean."""
+    served: float | None = None
+    """First tokens over requests that came: what can be in time in the mean. None: all, or not
+    known."""
 
 
 def _times(known: Evidence) -> _Times:
@@ -249,9 +250,12 @@ def _times(known: Evidence) -> _Times:
     if queue_s is None or prefill_s is None or not started_per_s:
         return _Times(queue_s=queue_s, prefill_s=prefill_s)
     waited_s = max(queue_s, sum(e.waiting or 0.0 for e in known.engines) / started_per_s)
-    left = min(1.0, ended_per_s / started_per_s)
+    came_per_s = sum((w.completed_per_s or 0.0) + (w.in_flight_per_s or 0.0) for w in windows)
     found = _Times(
-        queue_s=waited_s, prefill_s=prefill_s, is_growing=waited_s > queue_s, left_queue=left
+        queue_s=waited_s,
+        prefill_s=prefill_s,
+        is_growing=waited_s > queue_s,
+        served=started_per_s / came_per_s if came_per_s > started_per_s else None,
     )
     ttft_s = mean_of((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
     tells_all = all(None not in {w.first_token_s_per_s, w.queue_s_per_s} for w in windows)
@@ -338,10 +342,10 @@ def _of_rest(rest: float, each: Attainment, known: Evidence, times: _Times) -> R
     if waiting >= slow and waiting >= least_of("Queued") * rest:
         queue_s = "" if times.queue_s is None else f" {format_s(times.queue_s)} on average"
         message = f"requests wait{queue_s} for a replica that has others"
-        if known.sizing.request.may_refuse and times.left_queue is not None:
+        if known.sizing.request.may_refuse and times.served is not None:
             message += (
                 "; engine.admission: inTime, which refuses (503) those that would be late, keeps "
-                f"about {times.left_queue:.0%} in time"
+                f"about {times.served:.0%} in time"
             )
         return Reason("Queued", message)
     if slow >= least_of("SlowSteps") * rest:

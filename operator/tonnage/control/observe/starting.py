@@ -158,6 +158,8 @@ def lower(flags: Flags, crashes: Iterable[Crash], *, asked_tokens: int) -> Flags
         asked = less if most is None else most
         if _LEAST.get(field, 1) <= asked < was:
             lowered: dict[str, Any] = {field: type(was)(asked)}
+            if field == "max_num_seqs":  # limits of the queue follow from it
+                lowered |= {"max_num_queued_reqs": None, "max_num_queued_tokens": None}
             flags = replace(flags, is_cured=True, **lowered)
     return flags
 

@@ -428,7 +428,7 @@ def _gauges(
         yield "modelFlopsUtilization", used.mfu, "step work over step time"
         yield "dramActive", used.dram_active, "DCGM_FI_PROF_DRAM_ACTIVE"
         yield "engineBandwidthUtilization", used.engine_mbu, "vllm:estimated_*_bytes_per_gpu"
-        if found.sizing and found.sizing.flags.max_num_queued_reqs:
+        if found.sizing and found.sizing.flags.refuse_requests:
             refused = sum(each.refused_per_s for each in found.state.engines)
             yield "refusedPerSecond", refused, "vllm:admission_rejections"
         yield "kvTokens", observed.kv_tokens, "vllm:cache_config_info"

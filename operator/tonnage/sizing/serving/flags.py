@@ -350,7 +350,7 @@ def with_queue_limits(request: SizingRequest, chosen: ChosenFlags) -> Flags:
     """Return the flags with what an engine refuses from, as it runs or would; None: never."""
     live = request.flags
     limits = QueueLimits()
-    if live and (live.max_num_queued_reqs or live.max_num_queued_tokens):
+    if live and live.refuse_requests:
         limits = QueueLimits(live.max_num_queued_reqs, live.max_num_queued_tokens)
     elif request.refuses_late:
         limits = queue_limits(chosen.replica, request.workload, request.slo)

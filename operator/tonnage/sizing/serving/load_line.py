@@ -300,7 +300,8 @@ def queue_limits(replica: Replica, workload: Workload, slo: Slo) -> QueueLimits:
     count, as the engine counts them, those parts too that are read or that a cache holds.
     ``FEWEST_PROMPTS`` may wait in any case, and of tokens a long prompt beside them: else nobody is
     admitted while that is read. The second is left out with data-parallel ranks, of which each has
-    an API server that counts for itself; requests are counted together.
+    an API server that counts for itself; requests are counted together. There those that run are as
+    many as do when prompts take all of the token budget, not as many as could.
 
     Sources:
         [vllm-source] config/scheduler.py max_num_queued_reqs: ``data_parallel_size * max_num_seqs``
@@ -314,9 +315,9 @@ def queue_limits(replica: Replica, workload: Workload, slo: Slo) -> QueueLimits:
     _, num_decoding = most_decoding(replica, workload)
     served_per_s = steady_state(replica, workload, num_decoding).requests_per_s
     waiting = max(FEWEST_PROMPTS, _rounded(WAIT_SHARE * limit_s * served_per_s))
-    running = math.ceil(running_limit(replica, workload))
     if replica.model.dp_size > 1:
-        return QueueLimits(running + waiting)
+        return QueueLimits(math.ceil(num_running(replica, workload, num_decoding)) + waiting)
+    running = math.ceil(running_limit(replica, workload))
     tokens = max(
         workload.prompt.quantile(LONG) + FEWEST_PROMPTS * workload.prompt.mean_tokens,
         limit_s * _prompt_tokens_per_s(replica, workload, num_decoding),

@@ -315,7 +315,7 @@ class TrialRun:
 def refused_share(
     trial: Trial, requests_per_s: float, count: int, *, most_requests: int, most_tokens: int
 ) -> float:
-    """Return the share of so many requests that one engine refuses at a rate.
+    """Return the share that one engine refuses at a rate, of the last half of so many requests.
 
     ``most_requests``, ``most_tokens``: the limits of its queue; 0: none.
     """
@@ -333,7 +333,9 @@ def refused_share(
         engine_costs(trial.replica, limits.max_num_seqs),
         table := drawn.table(requests_per_s),
     )
-    return serve([engine], table, trial.routing, drawn.routes).count(-1) / count
+    return serve([engine], table, trial.routing, drawn.routes)[count // 2 :].count(-1) / (
+        count - count // 2
+    )
 
 
 def engine_costs(replica: Replica, max_num_seqs: int) -> StepCosts:
