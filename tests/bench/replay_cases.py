@@ -176,17 +176,24 @@ class View:
 
     routing: str = "Service"
     has_vllm_flags: bool = False
+    admission: str = "all"
 
     def __str__(self) -> str:
         flags = "vLLM's flags" if self.has_vllm_flags else "Tonnage's flags"
-        return f"{flags}, {self.routing}"
+        refusals = "" if self.admission == "all" else f", {self.admission}"
+        return f"{flags}, {self.routing}{refusals}"
 
     def of(self, scenario: Scenario) -> Scenario:
-        """Return the same traffic and promises in this view; plans know who routes."""
-        model = scenario.model
-        if self.routing != model.spec.scaling.routing:
-            scaling = model.spec.scaling.model_copy(update={"routing": self.routing})
-            model = replace(model, spec=model.spec.model_copy(update={"scaling": scaling}))
+        """Return the same traffic and promises in this view; plans know who routes and refuses."""
+        model, spec = scenario.model, scenario.model.spec
+        if self.routing != spec.scaling.routing:
+            scaling = spec.scaling.model_copy(update={"routing": self.routing})
+            spec = spec.model_copy(update={"scaling": scaling})
+        if spec.engine and self.admission != spec.engine.admission:
+            engine = spec.engine.model_copy(update={"admission": self.admission})
+            spec = spec.model_copy(update={"engine": engine})
+        if spec is not model.spec:
+            model = replace(model, spec=spec)
             scenario = replace(scenario, model=model, planned=first_plan(model))
         plan = scenario.planned
         if not self.has_vllm_flags:

@@ -38,6 +38,8 @@ BESIDE = frozenset({"cli", "cluster", "fleet"})
 MOST_AT_ONCE = 24
 """Policies of a draw that one process runs, before anybody hears of them."""
 USUAL = View()
+REFUSING = "+inTime"
+"""After the name of a policy: its engines refuse what would be late, for all else the same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,10 +251,7 @@ def done(
     draws: Sequence[Draw], policies: Sequence[str], folder: Path, num_processes: int
 ) -> Mapping[Draw, Mapping[str, Run]]:
     """Run all policies in all draws, and return what came of each."""
-    jobs = {
-        draw: {policy: Job(draw=own_of(draw, policy), policy=policy) for policy in policies}
-        for draw in draws
-    }
+    jobs = {draw: {policy: job_of(draw, policy) for policy in policies} for draw in draws}
     each = dict.fromkeys(job for by_policy in jobs.values() for job in by_policy.values())
     run_all([*each], folder, num_processes)
     return {
@@ -261,11 +260,14 @@ def done(
     }
 
 
-def own_of(draw: Draw, policy: str) -> Draw:
-    """Return the draw of a policy: Tonnage runs with its own flags in every view."""
-    if policy == TONNAGE and draw.view.has_vllm_flags:
-        return replace(draw, view=replace(draw.view, has_vllm_flags=False))
-    return draw
+def job_of(draw: Draw, policy: str) -> Job:
+    """Return the job of a policy: Tonnage runs with its own flags in every view."""
+    name, view = policy.removesuffix(REFUSING), draw.view
+    if name != policy:
+        view = replace(view, admission="inTime")
+    if name == TONNAGE:
+        view = replace(view, has_vllm_flags=False)
+    return Job(draw=replace(draw, view=view), policy=name)
 
 
 def told(run: Run) -> str:

@@ -19,17 +19,18 @@ import click
 from measured import OUT, PAGE, PROCESSES, TRACES, table, write_page
 from replay_cases import TARGET, Case, NoCaseError
 from replay_report import WHOLE_MEANING, Found, cell, figures_of_policy, over_all
-from replay_runs import Draw, done
+from replay_runs import REFUSING, Draw, done
 
-from tonnage.replay.policy import BEST_STATIC, IN_TIME, TONNAGE
+from tonnage.replay.policy import BEST_STATIC, TONNAGE
 from tonnage.replay.traces import read_trace
 from tonnage.units import HOUR_S, format_s
 
 SEED = 35
-POLICIES = (
-    TONNAGE, BEST_STATIC, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
-    "hpa-concurrency", "ray", "dynamo-classic", IN_TIME,
+SCALING = (
+    TONNAGE, "llmd-slo", "wva-queueing", "wva-throughput", "llm-scaling-manager",
+    "hpa-concurrency", "ray", "dynamo-classic",
 )  # fmt: skip
+POLICIES = (*SCALING, *(f"{name}{REFUSING}" for name in SCALING), BEST_STATIC)
 STARTS_S = (60.0, 120.0, 180.0, 300.0, 480.0)
 SPEEDS = (None, None, 1.0, 1.0, 0.75, 1.3)
 """Of engines against what is believed; None: each constant is drawn."""
@@ -76,8 +77,8 @@ with Tonnage's flags.
 {WHOLE_MEANING}
 - `{BEST_STATIC}`: in hindsight the smallest constant fleet that keeps the target; only the cases
   that have one count, and its ratio is over Tonnage's in those.
-- `{IN_TIME}`: Tonnage with `engine.admission: inTime`, by which engines refuse at once what would
-  be late; refused counts as missed."""
+- `{REFUSING}`: engines of the same policy refuse at once what would be late, by
+  vLLM's limits of the queue, as Tonnage's plan has them; refused counts as missed."""
 
 
 def draws_in(folder: Path) -> Iterator[Draw]:

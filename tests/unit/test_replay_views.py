@@ -2,7 +2,7 @@
 
 import pytest
 from replay_cases import Case, View, scenario
-from replay_runs import USUAL, Draw, Job, Run, own_of
+from replay_runs import REFUSING, USUAL, Draw, Run, job_of
 from replay_views import VIEWS, page_of
 
 pytestmark = pytest.mark.thorough
@@ -13,10 +13,6 @@ VLLM = View(has_vllm_flags=True)
 
 def a_draw(view=USUAL):
     return Draw(case=CASE, start_s=120.0, speed=1.0, seed=0, view=view)
-
-
-def job_of(draw, policy):
-    return Job(draw=own_of(draw, policy), policy=policy)
 
 
 def a_run(attainment, gpu_hours):
@@ -64,6 +60,17 @@ def test_a_router_is_known_to_the_plan_and_to_the_cluster():
     assert found.model.spec.scaling.routing == "LeastOutstanding"
     assert found.planned.believed_requests_per_s > 0
     assert found.planned.replicas <= a_draw().scenario().planned.replicas
+
+
+def test_a_policy_whose_engines_refuse_gets_the_limits_of_a_plan_that_refuses():
+    usual, refusing = job_of(a_draw(), "ray"), job_of(a_draw(), f"ray{REFUSING}")
+    flags = refusing.draw.scenario().planned.flags
+
+    assert refusing.policy == "ray"
+    assert refusing.file_name != usual.file_name
+    assert flags.refuse_requests
+    assert flags_of(refusing.draw) == flags_of(usual.draw)
+    assert not usual.draw.scenario().planned.flags.refuse_requests
 
 
 def test_a_page_shows_each_view_over_all_cases_and_all_views_of_a_case():
