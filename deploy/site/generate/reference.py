@@ -31,6 +31,23 @@ GPUS: Final = """Memory is what the driver reports, peaks are dense, links are o
 GPU, rent is a public on-demand price: set your own. A figure that no source states is missing, and
 a plan that would need it is refused. `tonnage catalog gpus --sources` prints the sources with their
 titles and links."""
+REFUSED_GPUS: Final = """## What is refused
+
+Tonnage plans for whole NVIDIA GPUs. It refuses these by name, in `hardware.gpu`, in a class file,
+in `pods.gpuNodes`, and in the resources of a scale target's container:
+
+| what | names and resources |
+| :-- | :-- |
+| MIG slices | `NVIDIA-A100-SXM4-80GB-MIG-1g.10gb`, `nvidia.com/mig-3g.40gb` |
+| GPUs shared by time slicing or MPS | `Tesla-T4-SHARED`, `nvidia.com/gpu.shared` |
+| AMD | `MI300X`, `amd.com/gpu` |
+| Intel | `Gaudi3`, `habana.ai/gaudi`, `gpu.intel.com/xe` |
+| AWS Neuron | `trn1.32xlarge`, `aws.amazon.com/neuroncore` |
+| Google | `TPU-v5e`, `google.com/tpu` |
+| Huawei | `Ascend-910B`, `huawei.com/Ascend910` |
+
+A part of a GPU has neither its memory nor its bandwidth. A plugin that shares GPUs under
+`nvidia.com/gpu` and leaves the node's label as it is cannot be told from whole GPUs."""
 MODELS: Final = """Shapes are counted from the `config.json` of each model. The certainty says
 whether that file was seen, or written down from the published architecture and checked by the
 number of parameters. A model that is not here is sized from its own `config.json`."""
@@ -194,7 +211,7 @@ PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "chart.md": chart_page,
     "metrics.md": metrics_page,
     "reasons.md": reasons_page,
-    "gpus.md": lambda: _catalogue("GPU classes", "gpus", GPUS),
+    "gpus.md": lambda: f"{_catalogue('GPU classes', 'gpus', GPUS)}\n{REFUSED_GPUS}\n",
     "models.md": lambda: _catalogue("Models", "models", MODELS),
     "glossary.md": glossary_page,
 }

@@ -249,25 +249,25 @@ class KnownEngine:
         return None if by_ngram and not runner.drafts_by_ngram else runner
 
 
-NEWEST_MAJOR = 1
-"""That vLLM may have soon; tags of other publishers begin with a year, or a version of theirs."""
-
-
 def find_engine(version: str) -> KnownEngine:
     """Look up the constants of a vLLM version that can be run.
 
+    The one after the newest whose sources were read is taken to be like that.
+
     Raises:
-        CatalogError: not a version, or older than any that is supported.
+        CatalogError: not a version, older than any that is supported, or newer than that one.
     """
-    oldest = oldest_version()
-    if parse_version(version) < parse_version(oldest):
+    oldest, asked = oldest_version(), parse_version(version)
+    if asked < parse_version(oldest):
         raise UnsupportedEngineError(
             f"engine.version {version}: vLLM before {oldest} is not supported"
         )
-    if parse_version(version)[0] > NEWEST_MAJOR:
+    major, minor = parse_version(newest_version())
+    if asked > (major, minor + 1):
         raise UnsupportedEngineError(
-            f"engine.version {version}: vLLM has no such version; if it is of the tag of an image "
-            "of somebody else, set engine.version to that of the vLLM in it"
+            f"engine.version {version}: Tonnage knows vLLM up to {newest_version()}, and takes "
+            f"{major}.{minor + 1} to be like it; take a newer Tonnage, or if this is of the tag of "
+            "an image of somebody else, set engine.version to that of the vLLM in it"
         )
     return known_engine(version)
 

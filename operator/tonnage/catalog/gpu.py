@@ -172,6 +172,21 @@ _OTHER_MAKERS: Final[Mapping[str, str]] = {
     "Intel": r"gaudi\d*|habana",
 }
 """By maker: what a word of its accelerators' names looks like."""
+_PARTS: Final[Mapping[str, str]] = {
+    "a MIG slice": "mig",
+    "a GPU that several pods share, by time slicing or MPS": "shared",
+}
+"""By what it is: the word that GPU feature discovery writes behind the product of a node."""
+_RESOURCES: Final[Mapping[str, str]] = {
+    "a MIG slice": r"nvidia\.com/mig-.+",
+    "a GPU that several pods share, by time slicing or MPS": r"nvidia\.com/.+\.shared",
+    "made by AMD": r"amd\.com/gpu.*",
+    "made by AWS": r"aws\.amazon\.com/neuron.*",
+    "made by Google": r"google\.com/tpu",
+    "made by Huawei": r"huawei\.com/.+",
+    "made by Intel": r"(gpu\.intel\.com|habana\.ai)/.+",
+}
+"""By what it is: the extended resource by which a container asks for it."""
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(\d{1,3})\s?gi?b?\b")
 _SIZE_TOLERANCE: Final = 0.08
 """Names say GB and mean GiB, or leave out what the driver keeps."""
@@ -257,6 +272,7 @@ def _agrees(gpu: "Gpu", name: str) -> bool:
 GPU_FOLDER = Path(__file__).parent / "gpus"
 MAX_FILE_BYTES = MIB
 _PLANNED: Final = "NVIDIA GPUs of compute capability 7.0 or more"
+_NOT_PLANNED: Final = f"which Tonnage does not support: it plans for whole {_PLANNED}"
 
 
 class CatalogError(Exception):
@@ -369,8 +385,8 @@ def read_gpu(path: Path) -> Gpu:
     """Read one class from a TOML file.
 
     Raises:
-        CatalogError: the file is too large or not TOML, or a figure is missing, misspelt or of the
-            wrong type.
+        CatalogError: the file is too large or not TOML, a figure is missing, misspelt or of the
+            wrong type, or a name is of a part of a GPU.
     """
     with path.open("rb") as file:
         written = file.read(MAX_FILE_BYTES + 1)
@@ -384,9 +400,12 @@ def read_gpu(path: Path) -> Gpu:
                 f"GPU class file {path.name}: price.{asked[0]} belongs to a question that is asked "
                 "of the command line, not to a class: leave it out"
             )
-        return _gpu_adapter().validate_python(content)
+        gpu = _gpu_adapter().validate_python(content)
     except (tomllib.TOMLDecodeError, ValidationError, UnicodeDecodeError) as error:
         raise CatalogError(f"GPU class file {path.name}: {error}") from error
+    for name in own_names(gpu):
+        check_whole(name, where=f"GPU class file {path.name}:")
+    return gpu
 
 
 def read_gpus(folders: Iterable[Path]) -> Mapping[str, Gpu]:
@@ -405,8 +424,9 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     """Look a class up by name, alias or node label, however it is spelled.
 
     Raises:
-        CatalogError: it is unknown, or means several; the message says which.
+        CatalogError: it is unknown, a part of a GPU, or means several; the message says which.
     """
+    check_whole(name, where="hardware.gpu")
     if name in gpus:
         return gpus[name]
     found = boards_named(name, gpus)
@@ -417,10 +437,35 @@ def find_gpu(name: str, gpus: Mapping[str, Gpu]) -> Gpu:
     raise UnknownGpuError(f"hardware.gpu {name!r} {_why_unknown(name, gpus)}")
 
 
+def check_whole(name: str, *, where: str) -> None:
+    """Refuse the name of a part of a GPU: its memory and its bandwidth are not the GPU's.
+
+    Raises:
+        UnknownGpuError: it says that.
+    """
+    for part, word in _PARTS.items():
+        if word in words(name):
+            raise UnknownGpuError(f"{where} {name!r} is {part}, {_NOT_PLANNED}")
+
+
+def check_resources(names: Iterable[str]) -> None:
+    """Refuse what is no whole NVIDIA GPU, among the resources that a container asks for.
+
+    Raises:
+        UnknownGpuError: one of them is a part of a GPU, or another maker's.
+    """
+    for name in names:
+        for part, pattern in _RESOURCES.items():
+            if re.fullmatch(pattern, name):
+                raise UnknownGpuError(
+                    f"the engine's container asks for {name}, {part}, {_NOT_PLANNED}"
+                )
+
+
 def _why_unknown(name: str, gpus: Mapping[str, Gpu]) -> str:
     for maker, pattern in _OTHER_MAKERS.items():
         if any(re.fullmatch(pattern, word) for word in words(name)):
-            return f"is made by {maker}, which Tonnage does not support: it plans for {_PLANNED}"
+            return f"is made by {maker}, {_NOT_PLANNED}"
     if near := _near(name, gpus):
         unknown = _unknown_words(name, near)
         names = ", ".join(map(repr, unknown))

@@ -15,7 +15,7 @@ from tonnage.catalog.engine import (
     likely_version,
     positions_of,
 )
-from tonnage.catalog.gpu import CatalogError
+from tonnage.catalog.gpu import CatalogError, check_resources
 from tonnage.catalog.models import FLAG as OVERRIDES
 from tonnage.catalog.models import built_in_model
 from tonnage.catalog.parameters import num_parameters
@@ -75,6 +75,8 @@ class TargetEngine:
     """Each pod of its group has an API server."""
     config_maps: tuple[str, ...] = ()
     """Names of those that decide these words."""
+    resources: tuple[str, ...] = ()
+    """Names of what its container has limits of."""
 
 
 UNREAD: Final = TargetEngine()
@@ -128,13 +130,23 @@ def target_engine(
     given = str([container.get("command"), container.get("args")])
     is_decided = "$" in given or "--config" in given
     names = tuple(sorted(around.asked)) if is_decided else ()
-    return TargetEngine(image=image, arguments=words, problem=problem, config_maps=names)
+    return TargetEngine(
+        image=image,
+        arguments=words,
+        problem=problem,
+        config_maps=names,
+        resources=_limited(container),
+    )
 
 
 def _has_gpus(container: Mapping[str, Any]) -> bool:
+    return any(map(GPUS.fullmatch, _limited(container)))
+
+
+def _limited(container: Mapping[str, Any]) -> tuple[str, ...]:
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, Mapping) else None
-    return isinstance(limits, Mapping) and any(map(GPUS.fullmatch, map(str, limits)))
+    return tuple(map(str, limits)) if isinstance(limits, Mapping) else ()
 
 
 def workers_answer(leader: TargetEngine, worker: TargetEngine) -> bool:
@@ -175,7 +187,9 @@ def target_request(
 
     Raises:
         RefusedError: a flag that decides capacity cannot be read, or vLLM would refuse it.
+        CatalogError: it runs on a part of a GPU, or on another maker's.
     """
+    check_resources(engine.resources)
     found = engine_flags(engine.arguments)
     where = f"scaleTarget {spec.scale_target.name}" if spec.scale_target else "scaleTarget"
     if engine.problem:

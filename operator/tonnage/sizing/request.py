@@ -19,7 +19,7 @@ from tonnage.catalog.engine_limits import (
     products_in,
 )
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants, prior_speed
-from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, boards_named, find_gpu
+from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, boards_named, check_whole, find_gpu
 from tonnage.catalog.model_names import says_format
 from tonnage.catalog.models import built_in_model, overrides_in, read_model_config
 from tonnage.catalog.shape import (
@@ -268,6 +268,9 @@ def look_up(
     shape = _as_named(shape or built_in_model(spec.model.id, overrides), spec.model.weights)
     version = spec.engine.known_version if spec.engine else engine_version
     _refuse_arguments(spec, shape, version or "")
+    for each in (spec.pods and spec.pods.gpu_nodes) or ():
+        for value in each.values if each.operator == "In" else ():
+            check_whole(value, where=f"pods.gpuNodes: {each.key}")
     boards = boards_named(spec.hardware.gpu, gpus)
     refused = [list(board_refusals(version or "", board)) for board in boards]
     if len(boards) > 1 and all(refused):  # of a name that means several

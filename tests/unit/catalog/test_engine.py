@@ -1,9 +1,13 @@
 """Versions by number and by date, and what a server takes for its batches by itself."""
 
+from pathlib import Path
+
 import pytest
 
 from tonnage.catalog.engine import batch_defaults, find_engine, parse_version
 from tonnage.catalog.gpu import UnsupportedEngineError, built_in_gpus
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +57,18 @@ def test_batches_of_a_server_grow_with_the_memory(
     assert (found.max_num_seqs, found.max_num_batched_tokens) == (seqs, tokens)
 
 
-@pytest.mark.parametrize("tag", ["26.03-py3", "3.5.1", "25.09"])
-def test_the_tag_of_another_publisher_is_no_version_that_runs(tag):
-    with pytest.raises(UnsupportedEngineError, match="vLLM has no such version"):
-        find_engine(tag)
+@pytest.mark.parametrize("version", ["0.35", "0.40.1", "1.0", "26.03-py3", "3.5.1", "25.09"])
+def test_a_version_that_nobody_has_read_is_refused_with_those_that_are_planned(version):
+    with pytest.raises(UnsupportedEngineError) as refusal:
+        find_engine(version)
+
+    assert f"engine.version {version}: Tonnage knows vLLM up to 0.33, and takes 0.34" in str(
+        refusal.value
+    )
+
+
+def test_the_version_after_the_newest_is_taken_to_be_like_it():
+    assert find_engine("0.34").is_guess
+    assert not find_engine("0.33").is_guess
+    for page in ("README.md", "deploy/site/pages/limits.md"):
+        assert "vLLM 0.34 is planned as 0.33" in (ROOT / page).read_text()

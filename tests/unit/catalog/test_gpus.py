@@ -16,6 +16,7 @@ from tonnage.catalog.gpu import (
     UnknownGpuError,
     boards_named,
     built_in_gpus,
+    check_resources,
     find_gpu,
     read_gpu,
     read_gpus,
@@ -236,9 +237,6 @@ def test_a_class_is_found_however_it_is_spelled(asked: str, name: str) -> None:
             "its size or form is not that of A100-40GB (39.5 GiB), A100-80GB",
         ),
         ("H100-NVL-80GB", "its size or form is not that of H100-NVL (93.0 GiB), H100-PCIe"),
-        # a part of a GPU: GPU feature discovery writes it behind the product
-        ("NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "'mig' is not a word of H100"),
-        ("Tesla-T4-SHARED", "'shared' is not a word of T4"),
         # more than one
         ("8x L40S", "'8x' is not a word of L40S"),
     ],
@@ -250,6 +248,48 @@ def test_a_name_with_a_word_that_no_class_has_is_another_board(asked: str, reaso
 
     assert f"hardware.gpu {asked!r} is not in the catalogue: {reason}" in str(refusal.value)
     assert "a class file with its figures adds it (--gpus, gpuClasses" in str(refusal.value)
+
+
+PARTS = [
+    ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb", "a MIG slice"),
+    ("H100 MIG 3g.40gb", "a MIG slice"),
+    ("Tesla-T4-SHARED", "a GPU that several pods share, by time slicing or MPS"),
+    ("NVIDIA-A100-SXM4-80GB-MIG-1g.10gb-SHARED", "a MIG slice"),
+]
+
+
+@pytest.mark.parametrize(("name", "part"), PARTS)
+def test_a_part_of_a_gpu_is_refused_whatever_classes_there_are(name, part, tmp_path) -> None:
+    """GPU feature discovery writes it behind the product of a node."""
+    (tmp_path / "part.toml").write_text(CUSTOM.format(name=name, memory_bytes=10 * GB))
+    why = f"{name!r} is {part}, which Tonnage does not support: it plans for whole NVIDIA GPUs"
+
+    assert boards_named(name, built_in_gpus()) == ()
+    with pytest.raises(UnknownGpuError, match=re.escape(f"hardware.gpu {why}")):
+        find_gpu(name, built_in_gpus())
+    with pytest.raises(CatalogError, match=re.escape(f"GPU class file part.toml: {why}")):
+        read_gpus([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("resource", "part"),
+    [
+        ("nvidia.com/mig-3g.40gb", "a MIG slice"),
+        ("nvidia.com/gpu.shared", "a GPU that several pods share, by time slicing or MPS"),
+        ("amd.com/gpu", "made by AMD"),
+        ("gpu.intel.com/xe", "made by Intel"),
+        ("habana.ai/gaudi", "made by Intel"),
+        ("aws.amazon.com/neuroncore", "made by AWS"),
+        ("google.com/tpu", "made by Google"),
+    ],
+)
+def test_a_container_with_what_is_no_whole_nvidia_gpu_is_refused(resource, part) -> None:
+    with pytest.raises(UnknownGpuError, match=re.escape(f"asks for {resource}, {part}, which")):
+        check_resources(["cpu", resource])
+
+
+def test_a_container_with_whole_gpus_is_not_refused() -> None:
+    check_resources(["cpu", "memory", "nvidia.com/gpu", "rdma/hca_shared_devices_a"])
 
 
 def test_a_class_of_that_name_adds_the_board(tmp_path: Path) -> None:
@@ -282,7 +322,7 @@ def test_an_accelerator_of_another_maker_is_refused_by_its_maker(asked: str, mak
 
     assert str(refusal.value) == (
         f"hardware.gpu {asked!r} is made by {maker}, which Tonnage does not support: it plans for "
-        "NVIDIA GPUs of compute capability 7.0 or more"
+        "whole NVIDIA GPUs of compute capability 7.0 or more"
     )
 
 

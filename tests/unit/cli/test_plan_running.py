@@ -59,6 +59,10 @@ def figures(result):
     return found
 
 
+def said(result):
+    return " ".join(result.stdout.split())
+
+
 LOAD = ("--rps", "20", "--prompt", "2000", "--output", "200", "--ttft", "2s", "--tpot", "50ms")
 
 
@@ -129,6 +133,19 @@ def test_gpus_are_those_of_the_nodes_that_pods_run_on(plan):
 
     assert found["fleets"]["running"]["perMonth"]["cost"] != pytest.approx(60_310.08)
     assert named["fleets"]["running"]["perMonth"]["cost"] == pytest.approx(60_310.08)
+
+
+def test_a_part_of_a_gpu_is_refused_by_its_label_and_by_its_resource(plan):
+    slices = "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"
+    of_label = ask_of(plan, foreign(nodeSelector={PRODUCT: slices}), *LOAD)
+    body = foreign()
+    [container] = body["spec"]["template"]["spec"]["containers"]
+    container["resources"]["limits"] = {"nvidia.com/mig-3g.40gb": 1}
+    of_resource = ask_of(plan, body, *LOAD, "--gpu", "H100")
+
+    assert (of_label.exit_code, of_resource.exit_code) == (3, 3)
+    assert f"hardware.gpu '{slices}' is a MIG slice, which Tonnage does" in said(of_label)
+    assert "asks for nvidia.com/mig-3g.40gb, a MIG slice, which Tonnage" in said(of_resource)
 
 
 def test_gpus_that_nothing_names_are_asked_for(plan):

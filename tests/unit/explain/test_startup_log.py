@@ -49,14 +49,14 @@ def test_the_plan_and_its_reasons_name_the_version_and_what_it_will_print():
 
 
 def test_of_a_version_without_rules_nothing_is_said_to_be_printed_by_it():
-    newer = size(a_sizing_request(engine=find_engine("0.99"), num_gpus=1))
+    newer = size(a_sizing_request(engine=find_engine("0.34"), num_gpus=1))
 
     assert assumptions_written(newer.request)[0].startswith(
-        f"vLLM 0.99: newer than {newest_version()}, the newest version whose rules are known; "
+        f"vLLM 0.34: newer than {newest_version()}, the newest version whose rules are known; "
     )
     assert f"vLLM {newest_version()} will print" in "".join(logged_lines(newer))
     words = [each.message for each in sizing_reasons(newer) if each.code != "Assumed"]
-    assert "0.99" not in "".join(words)
+    assert "0.34" not in "".join(words)
 
 
 def test_of_a_known_version_nothing_is_assumed():

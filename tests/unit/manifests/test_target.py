@@ -12,7 +12,7 @@ from builders import a_sizing_request
 from tonnage.api.pods import ScaleTarget
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine import known_engine
-from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.gpu import UnknownGpuError, built_in_gpus
 from tonnage.catalog.models import built_in_model
 from tonnage.manifests.target import (
     RefusedError,
@@ -128,7 +128,7 @@ def test_engines_that_run_took_a_length_beyond_the_models_own():
     assert (request.context_tokens, request.shape.max_position_tokens) == (16_000, 16_000)
 
 
-def read(arguments, *, gpu="H100", minor="0.31", spec=None, **changes):
+def read(arguments, *, gpu="H100", minor="0.31", spec=None, limits=(), **changes):
     """The request of a spec with contextLength 8192, of an engine with these arguments."""
     request = a_sizing_request(
         gpu=built_in_gpus()[gpu],
@@ -137,8 +137,13 @@ def read(arguments, *, gpu="H100", minor="0.31", spec=None, **changes):
         **changes,
     )
     given = arguments.split() if isinstance(arguments, str) else arguments
-    engine = target_engine({"containers": [{"name": "vllm", "command": ["vllm", "serve", "m"],
-                                            "args": given}]})  # fmt: skip
+    container = {
+        "name": "vllm",
+        "command": ["vllm", "serve", "m"],
+        "args": given,
+        "resources": {"limits": dict.fromkeys(limits, 1)},
+    }
+    engine = target_engine({"containers": [container]})
     return target_request(request, spec or SPEC, engine, has_started=False)
 
 
@@ -283,6 +288,11 @@ class TestFlags:
                   "resources": {"limits": {"nvidia.com/gpu": 1}}}  # fmt: skip
 
         assert target_engine({"containers": [side, engine]}).arguments == ("m", "--max-num-seqs=2")
+
+    @pytest.mark.parametrize("resource", ["nvidia.com/mig-3g.40gb", "nvidia.com/gpu.shared"])
+    def test_of_a_part_of_a_gpu_are_refused(self, resource):
+        with pytest.raises(UnknownGpuError, match=f"asks for {resource}"):
+            read([], limits=["cpu", resource])
 
 
 def drafts(config, **changes):
