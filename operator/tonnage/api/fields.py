@@ -69,6 +69,16 @@ SET_ELSEWHERE = {
     "port": "Tonnage sets it",
 }
 """Flags that are refused, and what decides about them instead."""
+SAID_ELSEWHERE = SET_ELSEWHERE | {
+    "gpus": "hardware.gpusPerReplica sets it",
+    "itl": "slo.timePerOutputToken sets it",
+    "qps": "demand.requestsPerSecond sets it",
+    "replicas": "Tonnage computes it, from scaling.minReplicas to scaling.maxReplicas",
+    "rps": "demand.requestsPerSecond sets it",
+    "tpot": "slo.timePerOutputToken sets it",
+    "ttft": "slo.timeToFirstToken sets it",
+}
+"""The same, with what others call fields of the spec."""
 
 
 def flag_refusal(argument: str) -> str:

@@ -91,8 +91,8 @@ class Hardware(ApiModel):
     gpu: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$", max_length=63)]
     """The GPU class: a name that ``tonnage catalog gpus`` lists, or one of the settings."""
     gpus_per_replica: Annotated[int, Field(ge=1, le=MOST_GPUS)] | None = None
-    """GPUs of one replica. If absent, Tonnage takes the number whose fleet needs the fewest GPUs
-    for the demand."""
+    """GPUs of one replica. If absent, Tonnage takes the number whose fleet costs least for the
+    demand; of numbers that cost the same within the model's error, the simplest split."""
     parallelism: ParallelSizes | None = None
     """The sizes of the parallelism that you fix. Tonnage chooses the others."""
     node_link: LinkRate | None = None

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from tonnage.api.base import GROUP, KIND, VERSION
-from tonnage.api.fields import flag_refusal
+from tonnage.api.fields import SAID_ELSEWHERE, flag_refusal
 from tonnage.api.pod_rules import printable
 from tonnage.api.spec import (
     MAX_TOPOLOGY_NAME_LENGTH,
@@ -165,8 +165,14 @@ def _describe_error(error: ErrorDetails, root: str) -> str:
 
 
 def _near(place: Sequence[str | int]) -> str:
-    """Name the field of the spec that may be meant: alike beside it, or of that name elsewhere."""
+    """Name the field of the spec that may be meant: alike beside it, or of that name elsewhere.
+
+    Of a flag of vLLM and of others' names say what decides about it.
+    """
     *parents, name = (str(each) for each in place if isinstance(each, str))
+    flag = re.sub("(?<=[a-z])(?=[A-Z])|_", "-", name).lower()
+    if flag in SAID_ELSEWHERE:
+        return f"; {SAID_ELSEWHERE[flag]}"
     known = _spec_fields()
     beside = [path[-1] for path in known if list(path[:-1]) == parents]
     near = [(*parents, each) for each in get_close_matches(name, beside, n=1)]

@@ -475,7 +475,9 @@ def _why_unknown(name: str, gpus: Mapping[str, Gpu]) -> str:
             f"is not in the catalogue: {reason} {_listed(near)}; "
             "a class file with its figures adds it (--gpus, gpuClasses of the chart)"
         )
-    close = get_close_matches(name.upper(), gpus, n=3)
+    digits = re.sub(r"(?<=\d)O+", lambda found: "0" * len(found[0]), name.upper())
+    close = [gpu.name for gpu in boards_named(digits, gpus)]
+    close = close or get_close_matches(name.upper(), gpus, n=3)
     hint = f" (did you mean {', '.join(close)}?)" if close else ""
     return f"is not in the catalogue{hint}; known: {', '.join(sorted(gpus))}: {_PLANNED}"
 

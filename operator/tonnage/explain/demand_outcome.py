@@ -124,6 +124,8 @@ class DemandOutcome:
     """Of one replica more."""
     spread: float
     """By which fraction a step may be longer than its prior, eight times in ten."""
+    may_grow: bool = True
+    """Whether maxReplicas allows one replica more."""
 
     @property
     def is_sure(self) -> bool:
@@ -169,6 +171,7 @@ def at_demand(sizing: Sizing, replicas: int) -> DemandOutcome | None:
         bill=found,
         next_bill=more,
         spread=spread_of(sizing.request),
+        may_grow=replicas < (sizing.request.max_replicas or math.inf),
     )
 
 
@@ -321,11 +324,12 @@ def room_written(found: DemandOutcome) -> str:
     """Write how far the demand may grow, and what one replica more costs."""
     replicas, more = found.served.num_replicas, found.next_bill
     cost = f"{more.usd_per_hour:.2f} {more.currency}/h" if more else "an unknown amount"
+    above = "" if found.may_grow else ", more than maxReplicas allows"
     if not found.is_served:
         return (
             f"{replicas} serve {significant(found.sustained_requests_per_s)} of the "
             f"{significant(found.served.requests_per_s)} requests/s asked for; {replicas + 1} cost "
-            f"{cost}"
+            f"{cost}{above}"
         )
     price = f" for {cost}" if more else ""
     doubt = (
@@ -335,7 +339,7 @@ def room_written(found: DemandOutcome) -> str:
     )
     return (
         f"headroom: up to {significant(found.sustained_requests_per_s)} requests/s "
-        f"({max(0.0, found.growth):+.0%}) before {replicas + 1} are needed{price}{doubt}"
+        f"({max(0.0, found.growth):+.0%}) before {replicas + 1} are needed{price}{above}{doubt}"
     )
 
 

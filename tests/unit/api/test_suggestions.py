@@ -58,6 +58,24 @@ def test_a_field_in_another_place_is_named_there(wrong, meant):
     assert f"spec.{'.'.join(wrong)}: unknown field; did you mean spec.{meant}?" in found
 
 
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (("engine", "maxNumSeqs"), "Tonnage computes it from the SLO"),
+        (("maxModelLen",), "contextLength sets it"),
+        (("slo", "ttft"), "slo.timeToFirstToken sets it"),
+        (("slo", "TPOT"), "slo.timePerOutputToken sets it"),
+        (("model", "quantization"), "model.weights sets it"),
+        (("replicas",), "Tonnage computes it, from scaling.minReplicas to scaling.maxReplicas"),
+        (("hardware", "tensorParallelSize"), "hardware.gpusPerReplica sets it"),
+    ],
+)
+def test_a_flag_of_vllm_and_a_name_of_others_says_what_decides_about_it(wrong, said):
+    found = problems_of(with_field(wrong, 1)).problems
+
+    assert f"spec.{'.'.join(wrong)}: unknown field; {said}" in found
+
+
 def test_a_field_like_no_other_has_no_suggestion():
     assert "spec.zzz: unknown field" in problems_of(SPEC | {"zzz": 1}).problems
 

@@ -342,6 +342,15 @@ def test_what_has_no_class_is_refused_with_what_has(asked: str) -> None:
         find_gpu(asked, built_in_gpus())
 
 
+@pytest.mark.parametrize(
+    ("asked", "meant"),
+    [("H1OO", "H100?"), ("l4Os", "L40S?"), ("A1oo", "A100-40GB, A100"), ("H10", "H100")],
+)
+def test_a_misspelt_class_is_refused_with_what_is_meant(asked: str, meant: str) -> None:
+    with pytest.raises(UnknownGpuError, match=re.escape(f"did you mean {meant}")):
+        find_gpu(asked, built_in_gpus())
+
+
 def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
     with pytest.raises(
         CatalogError, match=r"hardware.gpu 'H-100' .* known: A10, A100-40GB, A100-80GB"

@@ -222,6 +222,13 @@ def test_a_shape_is_of_what_usually_comes_times_the_scale():
     assert runs[0] == runs[1] == runs[2] > 0
 
 
+def test_fields_are_set_as_in_a_plan(trace):
+    of_file = replay(trace, "--policy", "static:1", text=small(("p95: 50ms", "p95: 9ms")))
+    of_option = replay(trace, "--policy", "static:1", "--set", "slo.timePerOutputToken.p95=9ms")
+
+    assert of_option.stdout == of_file.stdout != replay(trace, "--policy", "static:1").stdout
+
+
 def test_the_policies_are_listed_without_a_manifest():
     result = run("replay", "--policy", "list", COLUMNS="80")
     lines = result.stdout.splitlines()
@@ -260,6 +267,8 @@ def test_what_is_not_auto_is_simulated_as_if_it_were(trace):
         (["--html", "/nowhere/page.html"], "--html /nowhere/page.html: No such file"),
         (["--html", "/"], "--html /: Is a directory"),
         (["--seeds", "0"], "0 is not in the range"),
+        (["--set", "scaling.maxReplicas"], "write PATH=VALUE"),
+        (["--set", "scaling.max=1"], "spec.scaling.max: unknown field"),
         (["--shape", "steady"], "not several"),
     ],
 )

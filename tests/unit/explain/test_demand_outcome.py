@@ -146,6 +146,16 @@ class TestInWords:
             "2 serve 3.00 of the 4.00 requests/s asked for; 3 cost"
         )
 
+    def test_a_replica_that_the_spec_does_not_allow_is_said_to_be_too_much(self, sizing):
+        bound = replace(FOUND, may_grow=False)
+        short = replace(bound, sustained_requests_per_s=3.0, is_served=False)
+        asked = replace(sizing.request, demand=Demand(requests_per_s=1.0), max_replicas=2)
+        outcomes = [at_demand(replace(sizing, request=asked), number) for number in (1, 2)]
+
+        assert "for 12.00 USD/h, more than maxReplicas allows" in room_written(bound)
+        assert room_written(short).endswith("3 cost 12.00 USD/h, more than maxReplicas allows")
+        assert [each.may_grow for each in outcomes] == [True, False]
+
 
 class TestOfAPlan:
     def test_is_what_its_replicas_do_with_the_demand(self, sizing):

@@ -27,8 +27,8 @@ from tonnage.sizing.errors import SizingError
 
 HELP: Final = """Rank GPU classes for one model by cost. Needs no cluster.
 
-Takes a manifest (-f) or options. For each class, the parallelism with the fewest GPUs that serves
-the demand and meets the SLO targets is used (offline: at maximum concurrency). Prints cost and
+Takes a manifest (-f) or options. For each class, the parallelism that plan takes is used: the one
+that costs least and meets the SLO targets (offline: at maximum concurrency). Prints cost and
 utilization of each at the demand; for the first ones also what plan prints, memory, and throughput
 by batch size. Prices are yours, or on-demand prices of the catalogue, per GPU of the smallest
 listed instance that fits a replica; classes without a price come last. maxReplicas is ignored:

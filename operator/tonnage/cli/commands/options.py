@@ -133,6 +133,12 @@ def files_option() -> Any:
     )
 
 
+def set_option(fields: str) -> Any:
+    """Return a field for changes of a spec; ``fields``: which."""
+    metavar, text = "PATH=VALUE", f"{fields}; may be repeated."
+    return option("--set", multiple=True, metavar=metavar, help=text)
+
+
 def page_option() -> Any:
     return option(
         "--html",

@@ -8,7 +8,14 @@ from typing import Any, Final
 import click
 
 from tonnage.catalog.gpu import Gpu
-from tonnage.cli.commands.options import FORMATS, CatalogOptions, option, parsed, positive
+from tonnage.cli.commands.options import (
+    FORMATS,
+    CatalogOptions,
+    option,
+    parsed,
+    positive,
+    set_option,
+)
 from tonnage.cli.commands.prices import PriceOptions, named_gpu, with_prices
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.hub import checkpoint_in
@@ -60,8 +67,8 @@ class PlanInputOptions:
         help="SLO: time to the first token (TTFT) that 95 % of requests meet, such as 2s.")
     tpot: str | None = option("--tpot", metavar="DURATION", callback=parsed(_duration),
         help="SLO: time per output token (TPOT) that 95 % of requests meet, such as 50ms.")
-    settings: tuple[str, ...] = option("--set", multiple=True, metavar="PATH=VALUE",
-        help="Any other field of the spec, such as contextLength=32768; may be repeated.")
+    settings: tuple[str, ...] = set_option(
+        "Any other field of the spec, such as contextLength=32768")
     prices: PriceOptions
     whole_nodes: bool = option("--whole-nodes", is_flag=True,
         help="Pay for whole instances, with the GPUs that no replica uses.")

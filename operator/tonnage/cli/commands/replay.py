@@ -25,6 +25,7 @@ from tonnage.cli.commands.options import (
     option,
     page_option,
     parsed,
+    set_option,
     takes,
 )
 from tonnage.cli.commands.output_files import (
@@ -53,6 +54,7 @@ from tonnage.cli.console import (
     show,
 )
 from tonnage.cli.read.manifest import ManifestObject, load, parse
+from tonnage.cli.read.spec_overrides import change_of, with_changes
 from tonnage.cli.results.replays import PERCENT, ReplayQuestion, Replays
 from tonnage.cli.text.replay import replay_report
 from tonnage.control.input.state import AUTO
@@ -118,6 +120,7 @@ Examples:
   tonnage replay -f model.yaml --shape step --start-up 240s,60s
   tonnage replay -f model.yaml --prometheus http://localhost:9090 --last 14d
   tonnage replay trace.csv -f model.yaml --speed 0.85     slower engines
+  tonnage replay trace.csv -f model.yaml --set engine.admission=inTime
 
 Exit codes: 0 simulated; 2 the GPU class cannot serve it; 3 invalid input; 4 Prometheus does not
 answer; 130 Ctrl-C; 1 unexpected error.
@@ -192,6 +195,7 @@ class ReplayOptions:
     # fmt: off
     trace_file: Path | None = argument(metavar="[TRACE]", required=False, type=FILE)
     names: tuple[str, ...] = files_option()
+    settings: tuple[str, ...] = set_option("Any field of the spec, such as scaling.maxReplicas=30")
     shape: str | None = option("--shape", type=click.Choice(list(SHAPES)), metavar="SHAPE",
         help="Synthetic requests instead of a trace, at multiples of the rate in spec.demand. "
         + "; ".join(f"{name}: {each.summary}" for name, each in SHAPES.items()) + ".")
@@ -340,6 +344,7 @@ SILENT_S: Final = 30.0
 def run(options: ReplayOptions) -> None:
     check_page(options.page_file, options.form)
     resource = single_model(load(options.names), options.names, command="replay")
+    resource = with_changes(resource, tuple(map(change_of, options.settings)))
     question = _question(options, resource)
     jobs = question.jobs
     with process_pool(min(options.num_processes, len(jobs))) as pool:
