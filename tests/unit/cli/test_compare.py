@@ -27,6 +27,7 @@ from tonnage.catalog.gpu import Price, built_in_gpus
 from tonnage.cli.commands.plan_options import named_classes
 from tonnage.cli.console import Failure
 from tonnage.cli.results.comparing import compare_classes
+from tonnage.cli.text import compare as text_of_compare
 from tonnage.cli.text.compare import comparison_report, notes
 from tonnage.units import GIB
 
@@ -71,6 +72,19 @@ class TestTheAnswer:
 
         assert rows == [(str(each["rank"]), each["gpu"]) for each in answer["classes"]]
         assert text.splitlines()[1].startswith(f"{answer['classes'][0]['gpu']} costs least: ")
+
+    def test_has_a_line_of_who_costs_many_times_the_first_and_no_row(self, monkeypatch):
+        monkeypatch.setattr(text_of_compare, "FAR", 2)
+        first, *others = as_json(LLAMA)["classes"]
+        most = 2 * first["estimate"]["usdPerHour"]
+        far = [each["gpu"] for each in others if each["estimate"]["usdPerHour"] > most]
+
+        shown = compare(LLAMA, COLUMNS="120").stdout
+        ranked = re.findall(r"^ +[0-9]+ +([A-Z0-9-]+) +[TPD]", shown, re.MULTILINE)
+
+        assert far
+        assert ranked == [each["gpu"] for each in [first, *others] if each["gpu"] not in far]
+        assert f"more than 2 times the cost of {first['gpu']}: {far[0]} " in shown
 
     def test_holds_for_each_class_what_status_and_batches_hold(self):
         (first, *_) = as_json(LLAMA, options=["--gpu", "H200"])["classes"]

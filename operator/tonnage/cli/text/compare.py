@@ -45,6 +45,8 @@ LEFT_OUT: Final = {
 UNKNOWN: Final = "-"
 BEYOND: Final = "*"
 NAMES: Final = ("#", "class")
+FAR: Final = 10
+"""Times the cost of the first: a class that nobody named is a line from there on, and no row."""
 
 
 def comparison_report(found: Compared, console: Console) -> Iterator[RenderableType]:
@@ -57,7 +59,12 @@ def comparison_report(found: Compared, console: Console) -> Iterator[RenderableT
     if found.selection.choices:
         yield Text()
         yield Text(ranked_by(found), style="bold")
-        rows = [dict(row_cells(k, each)) for k, each in enumerate(found.selection.choices, 1)]
+        far = _far(found)
+        rows = [
+            dict(row_cells(number, each))
+            for number, each in enumerate(found.selection.choices, 1)
+            if each not in far
+        ]
         yield from map(indent, fitting_table(rows, names=NAMES, console=console, indent=INDENT))
         yield from (indent(Text(note, style=DIM)) for note in notes(found))
     if found.selection.refused:
@@ -159,8 +166,20 @@ def notes(found: Compared) -> Iterator[str]:
         yield f"in full below: {shown}; --gpu NAME,NAME shows others"
 
 
+def _far(found: Compared) -> list[Choice]:
+    """Return the classes that cost many times the first, where nobody named any."""
+    first, *others = found.selection.choices
+    if found.are_named or first.bill is None:
+        return []
+    most = FAR * first.bill.usd_per_hour
+    return [each for each in others if each.bill and each.bill.usd_per_hour > most]
+
+
 def _price_notes(found: Compared) -> Iterator[str]:
-    """Yield what the prices hold for, and why others are missing."""
+    """Yield who costs far more, what the prices hold for, and why others are missing."""
+    if far := _far(found):
+        listed = "; ".join(f"{each.gpu.name} {in_short(each)}" for each in far)
+        yield f"more than {FAR} times the cost of {found.selection.choices[0].gpu.name}: {listed}"
     hours = [(each.gpu.name, bill.hour) for each in found.selection.choices if (bill := each.bill)]
     yield from price_notes(hours)
     if len({hour.rent.provider for _, hour in hours if hour.rent and hour.rent.provider}) > 1:
