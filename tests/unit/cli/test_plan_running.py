@@ -305,3 +305,88 @@ def test_files_and_a_cluster_are_not_planned_together(plan):
 
     assert result.exit_code == 3
     assert "leave one out" in result.stderr
+
+
+PROXY = {"name": "proxy", "image": "nginx:1.29"}
+
+
+class TestOfAFile:
+    """What ``kubectl get deploy -o yaml`` prints, piped."""
+
+    def piped(self, *bodies, options=()):
+        text = "---\n".join(map(yaml.safe_dump, bodies))
+        return run("plan", "-f", "-", *LOAD, *options, text=text)
+
+    def named(self, name, **changes):
+        body = foreign(**changes)
+        body["metadata"]["name"] = name
+        return body
+
+    def test_is_planned_as_it_is_from_the_cluster(self, plan):
+        of_file = figures(self.piped(foreign(), options=["-o", "json"]))
+        of_cluster = figures(ask_of(plan, foreign(), *LOAD, "-o", "json"))
+
+        assert of_file == of_cluster
+        assert of_file["fleets"]["running"]["gpus"] == 12
+
+    def test_has_the_modeldeployment_that_scales_it_which_gives_the_same_plan(self):
+        found = figures(self.piped(foreign(), options=["-o", "json"]))
+        made = found["modelDeployment"]
+        parsed = parse_model_deployment(made)
+        both = f"{yaml.safe_dump(made)}---\n{yaml.safe_dump(foreign())}"
+        again = figures(run("plan", "-f", "-", "-o", "json", text=both))
+        text = said(self.piped(foreign()))
+
+        assert (parsed.spec.scaling.mode, parsed.spec.scaling.max_replicas) == ("Recommend", 12)
+        assert parsed.spec.scale_target.name == "my-vllm"
+        assert {**again["plan"], "reasons": []} == {**found["plan"], "reasons": []}
+        assert "advises, and in mode Auto scales, Deployment my-vllm, once it and its" in text
+        assert "scaling: mode: Recommend maxReplicas: 12 scaleTarget:" in text
+
+    def test_of_several_each_of_vllm_is_planned_and_others_are_named(self):
+        proxy = self.named("proxy")
+        proxy["spec"]["template"]["spec"]["containers"] = [PROXY]
+        bodies = {"apiVersion": "v1", "kind": "List",
+                  "items": [self.named("one"), proxy, self.named("two", replicas=1)]}  # fmt: skip
+        result = self.piped(bodies, options=["-o", "json"])
+        found = json.loads(result.stdout)
+
+        assert [each["metadata"]["name"] for each in found] == ["one", "two"]
+        assert [each["fleets"]["running"]["replicas"] for each in found] == [6, 1]
+        assert "Deployment proxy runs no vLLM: skipped" in result.stderr
+
+    def test_without_any_of_vllm_there_is_nothing_to_plan(self):
+        proxy = self.named("proxy")
+        proxy["spec"]["template"]["spec"]["containers"] = [PROXY]
+        result = self.piped(proxy)
+
+        assert result.exit_code == 3
+        assert "no ModelDeployment of tonnage.dev, and no workload of vLLM, in -" in result.stderr
+
+    def test_has_the_class_that_its_affinity_asks_for(self):
+        affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [
+                {"key": PRODUCT, "operator": "In", "values": ["NVIDIA-L40S"]}]}]}}}  # fmt: skip
+        body = foreign(nodeSelector={}, affinity=affinity)
+        found = figures(self.piped(body, options=["-o", "json"]))
+
+        assert found["modelDeployment"]["spec"]["hardware"] == {"gpu": "NVIDIA-L40S"}
+
+    def test_without_a_class_is_asked_for_one(self):
+        refused = self.piped(foreign(nodeSelector={}))
+        named = self.piped(foreign(nodeSelector={}), options=["--gpu", "H100"])
+
+        assert refused.exit_code == 3
+        assert "no node selector or affinity asks for it; name the class with --gpu" in (
+            " ".join(refused.stderr.split())
+        )
+        assert named.exit_code == 0
+
+    @pytest.mark.parametrize(
+        "spec", [3, {"template": {"spec": {"containers": 3}}}, {"replicas": "x"}]
+    )
+    def test_that_no_api_server_would_take_is_refused_or_runs_no_vllm(self, spec):
+        result = self.piped(foreign() | {"spec": spec}, options=["--gpu", "H100"])
+
+        assert result.exit_code == 3
+        assert "Traceback" not in result.stderr

@@ -129,7 +129,8 @@ def check_some(manifests: Manifests, names: tuple[str, ...]) -> None:
     """Say what is skipped, and refuse files that hold nothing else."""
     report_skipped(manifests)
     if not (manifests.model_deployments or manifests.problems):
-        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
+        workloads = ", and no workload of vLLM," if manifests.deployments else ""
+        raise Failure(f"no ModelDeployment of tonnage.dev{workloads} in {', '.join(names)}")
 
 
 def single_model(manifests: Manifests, names: tuple[str, ...], *, command: str) -> ManifestObject:

@@ -1,7 +1,7 @@
 """``tonnage plan``: what it takes to serve the models of some manifests. Needs no cluster."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from tonnage.cli.read.demand_curve import DemandCurve, counted_curve, is_trace, 
 from tonnage.cli.read.manifest import ManifestObject, Manifests, block, load
 from tonnage.cli.read.spec_overrides import RATES
 from tonnage.cli.results.alternatives import cheaper_whole, savings
-from tonnage.cli.results.beside import with_hours, with_today
+from tonnage.cli.results.beside import with_hours, with_scaler, with_today
 from tonnage.cli.results.plan_summary import exit_code, object_label, obstacles, step_rows
 from tonnage.cli.results.planning import (
     Planned,
@@ -222,7 +222,8 @@ Takes manifests (-f) or options. Prints replicas, latencies and cost at the dema
 formulas and numbers: GPU memory, the bottleneck, what limits the batch size, the latencies, the
 number of replicas, and the cost. If spec.model.config refers to a ConfigMap, or spec.scaleTarget to
 a Deployment, pass its manifest too: config.json is read from the ConfigMap, engine version and
-flags from the Deployment.
+flags from the Deployment. Deployments and LeaderWorkerSets of vLLM without a ModelDeployment are
+planned as --from-cluster plans what runs, with the ModelDeployment that would scale them.
 
 Until engines are measured, the operator assumes slow ones (speedRange) and, in mode Auto, up to
 15 % more traffic (Headroom), so it may start more replicas with fewer sequences than plan prints.
@@ -246,6 +247,8 @@ Examples:
   tonnage plan -f model.yaml --disaggregated --kv-link 400Gb/s   cheaper?
   tonnage plan -f models/ -o json | jq '.[].plan.replicas'
   kubectl get mdep llama -o yaml | tonnage plan -f -
+  kubectl get deploy vllm -o yaml | tonnage plan -f - --rps 4 --prompt 4000 \\
+    --output 500 --ttft 2s --tpot 50ms           what it costs and would take
 
 Exit codes: 0 all can be served; 2 one cannot (not at all, or not its demand within maxReplicas);
 3 invalid input; 4, 5, 6 the cluster, as for explain; 1 unexpected error.
@@ -273,7 +276,7 @@ def plan(*, options: PlanOptions) -> None:
     check_page(options.page_file, options.form)
     gpu = class_of(question, is_running=options.cluster.name is not None)
     fleet = options.cluster.fleet(question, gpu)
-    loaded = fleet.manifests if fleet else load(question.names) if question.names else None
+    loaded, fleets = (fleet.manifests, [fleet]) if fleet else _loaded(question, gpu)
     if fleet:
         question = replace(question, names=(str(options.cluster.name),))
     if loaded:
@@ -287,11 +290,12 @@ def plan(*, options: PlanOptions) -> None:
         calibration=calibration_in(options.calibration_file),
         on_search=search_progress().counting(),
         peak_ratio=curve.peak_ratio if curve else 1.0,
-        is_advice=fleet is None,
+        is_advice=not fleets,
     )
     live = None
-    if fleet:
+    if fleets:
         check_demand(asked)
+    if fleet:
         terms = replace(terms, planned=None if terms.calibration else fleet.planned)
         around = replace(around, config=around.config or fleet.config)
         if fleet.flags:
@@ -305,13 +309,43 @@ def plan(*, options: PlanOptions) -> None:
         fewest, on_search = fewest_replicas(first.deployment), terms.on_search
         less = savings(first.sizing, first.replicas, fewest=fewest, on_search=on_search)
         each = roles.answered(replace(first, savings=less), on_search)
-        each = with_today(each, fleet.view, on_search) if fleet else each
+        each = _beside_what_runs(each, fleets, asked, on_search)
         return with_hours(each, curve, options.demand.start_s) if curve else each
 
     answers = [_with_obstacle(each, terms.on_search) for some in found for each in some]
     _print(answers, finished, options)
     is_broken = bool(asked.problems) or not all(found)
     sys.exit(exit_code(answers, is_broken=is_broken))
+
+
+def _loaded(
+    question: PlanInputOptions, gpu: str | None
+) -> "tuple[Manifests | None, list[RunningFleet]]":
+    """Return the manifests of files, and where no ModelDeployment is among them, what runs."""
+    if not question.names:
+        return None, []
+    loaded = load(question.names)
+    if loaded.model_deployments or not loaded.deployments:
+        return loaded, []
+    from tonnage.cli.read.fleet import fleets_in  # noqa: PLC0415  (slow)
+
+    fleets = fleets_in(loaded, question.model_id, gpu)
+    made = tuple(one for each in fleets for one in each.manifests.model_deployments)
+    return replace(loaded, model_deployments=made), fleets
+
+
+def _beside_what_runs(
+    answer: Planned, fleets: "Sequence[RunningFleet]", asked: Manifests, on_search: OnSearch
+) -> Planned:
+    """Return a plan with what runs today of it, and of a workload what would scale it."""
+    place = answer.deployment.namespace, answer.deployment.name
+    for each in fleets:
+        if (each.view.namespace, each.view.name) == place or len(fleets) == 1:
+            answer = with_today(answer, each.view, on_search)
+            if each.is_made:
+                [content] = (one.content for one in asked.model_deployments if one.key[1:] == place)
+                answer = with_scaler(answer, content, each.view.replicas)
+    return answer
 
 
 def _with_obstacle(found: Planned | Refused, on_search: OnSearch) -> Planned | Refused:

@@ -1,6 +1,6 @@
 """What runs under a name in a cluster, as manifests that a plan can be made of."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 from tonnage.api.base import KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
 from tonnage.catalog.config.keys.decoder import ModelConfigError
+from tonnage.catalog.engine import is_vllm_image
 from tonnage.catalog.models import with_second_file
 from tonnage.cli.console import EXIT_INFEASIBLE, NO_RIGHTS, Failure, failing, remark
 from tonnage.cli.read.live import LiveCluster, failures
-from tonnage.cli.read.manifest import ManifestObject, Manifests, block, sort_by_kind
+from tonnage.cli.read.manifest import ManifestObject, Manifests, block, objects, sort_by_kind
 from tonnage.cli.read.spec_overrides import MOST_REPLICAS, longest_context
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
@@ -29,7 +30,7 @@ from tonnage.fleet.views import deployment_view
 from tonnage.manifests.arguments import engine_flags
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import API_VERSION, NAME_LABEL, WORKLOADS
-from tonnage.manifests.pod import PRODUCT_LABEL
+from tonnage.manifests.pod import PRODUCT_LABEL, REQUIRED
 from tonnage.manifests.target import TargetEngine, engine_of
 from tonnage.sizing.request import Flags
 from tonnage.units import engine_integer
@@ -140,6 +141,8 @@ class RunningFleet:
     """The constants that the operator plans it with."""
     flags: Flags | None = None
     """As the operator recorded them; None: those of its arguments count."""
+    is_made: bool = False
+    """Nobody wrote its ModelDeployment."""
 
 
 class FleetReader(NamedTuple):
@@ -184,9 +187,9 @@ class FleetReader(NamedTuple):
         if live.view is None:
             raise Failure(f"nothing runs for {self.name}; plan -f takes its manifest")
         target = live.workload if live.model.spec.scale_target else None
-        objects = (found, target, *self._config_maps(target)) if target else (found,)
+        these = (found, target, *self._config_maps(target)) if target else (found,)
         return RunningFleet(
-            manifests=_manifests(objects),
+            manifests=_manifests(these),
             view=live.view,
             config=live.config,
             planned=live.planned,
@@ -194,34 +197,10 @@ class FleetReader(NamedTuple):
         )
 
     def _of_workload(self, body: Object, model_id: str | None, gpu: str | None) -> RunningFleet:
-        kind = WORKLOADS[body["kind"]]
-        template = block(body, "spec", kind.template)
-        maps = self._config_maps(body)
-        data = {each["metadata"]["name"]: block(each, "data") for each in maps}
-        engine = engine_of(kind, template, data)
-        found = {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
-            "metadata": {"name": self.name, "namespace": self.namespace},
-            "spec": {
-                **_model(engine, model_id),
-                "hardware": {"gpu": gpu or self._gpu(body, next(kind.templates(template)))},
-                "scaling": {"maxReplicas": MOST_REPLICAS},
-                "scaleTarget": {"kind": kind.kind, "name": self.name},
-            },
-        }
-        return RunningFleet(
-            manifests=_manifests((found, body, *maps)), view=deployment_view(body, kind)
-        )
-
-    def _gpu(self, body: Object, template: Object) -> str:
-        """Return the class that pods ask for by the label of NVIDIA's operator, or run on."""
-        named = block(template, "spec", "nodeSelector").get(PRODUCT_LABEL)
-        found = {named} if named else set(self._products(body))
-        if len(found) != 1:
-            some = ", ".join(sorted(found)) or "no Ready pod runs on a node with that label"
-            raise Failure(f"{self.name}: label {PRODUCT_LABEL}: {some}; name the class with --gpu")
-        return str(found.pop())
+        if gpu is None:
+            named = _products_asked(next(_templates(body))) or set(self._products(body))
+            gpu = _only(named, self.name, "no Ready pod runs on a node with that label")
+        return _fleet_of(body, self._config_maps(body), model_id, gpu)
 
     def _products(self, body: Object) -> Iterator[str]:
         labels = block(body, "spec", "selector", "matchLabels") or {NAME_LABEL: self.name}
@@ -235,8 +214,86 @@ class FleetReader(NamedTuple):
                     yield product
 
 
-def _manifests(objects: Iterable[Object]) -> Manifests:
-    resources = [ManifestObject(source="the cluster", line=0, content=each) for each in objects]
+def fleets_in(manifests: Manifests, model_id: str | None, gpu: str | None) -> list[RunningFleet]:
+    """Return what the workloads of vLLM among manifests run; others are named.
+
+    ``model_id``, ``gpu``: where a manifest does not say them.
+
+    Raises:
+        Failure: one of them does not say which model or GPUs, or is not as the API server has it.
+    """
+    found = list[RunningFleet]()
+    for each in manifests.deployments.values():
+        beside = manifests.config_maps.values()
+        maps = [one.content for one in beside if one.namespace == each.namespace]
+        metadata = {"uid": "", **block(each.content, "metadata"), "namespace": each.namespace}
+        body = {**each.content, "metadata": metadata}
+        where = f"{each.location}: {each.kind} {each.name}"
+        try:
+            engine = _engine_in(body, maps)
+            if not (is_vllm_image(engine.image) or engine.arguments):
+                remark(f"Note: {where} runs no vLLM: skipped")
+                continue
+            if (named := gpu) is None:
+                asked = _products_asked(next(_templates(body)))
+                named = _only(asked, where, "no node selector or affinity asks for it")
+            found.append(_fleet_of(body, maps, model_id, named))
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise Failure(f"{where} is not as an API server has it: {error}") from error
+    return found
+
+
+def _templates(body: Object) -> Iterator[Object]:
+    kind = WORKLOADS[body["kind"]]
+    yield from kind.templates(block(body, "spec", kind.template))
+
+
+def _engine_in(body: Object, maps: Iterable[Object]) -> TargetEngine:
+    kind = WORKLOADS[body["kind"]]
+    data = {each["metadata"]["name"]: block(each, "data") for each in maps}
+    return engine_of(kind, block(body, "spec", kind.template), data)
+
+
+def _products_asked(template: Object) -> set[str]:
+    """Return the values of the label of NVIDIA's operator that nodes of a pod must have."""
+    spec = block(template, "spec")
+    named = [block(spec, "nodeSelector").get(PRODUCT_LABEL)]
+    for term in objects(block(spec, "affinity", "nodeAffinity", REQUIRED), "nodeSelectorTerms"):
+        for each in objects(term, "matchExpressions"):
+            if (each.get("key"), each.get("operator")) == (PRODUCT_LABEL, "In"):
+                named += each.get("values") or ()
+    return {str(each) for each in named if each}
+
+
+def _only(products: set[str], name: str, why_none: str) -> str:
+    if len(products) != 1:
+        some = ", ".join(sorted(products)) or why_none
+        raise Failure(f"{name}: label {PRODUCT_LABEL}: {some}; name the class with --gpu")
+    return next(iter(products))
+
+
+def _fleet_of(body: Object, maps: Sequence[Object], model_id: str | None, gpu: str) -> RunningFleet:
+    """Return a workload of somebody else, and the ModelDeployment that would scale it."""
+    kind = WORKLOADS[body["kind"]]
+    name = body["metadata"]["name"]
+    found = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": name, "namespace": body["metadata"]["namespace"]},
+        "spec": {
+            **_model(_engine_in(body, maps), model_id),
+            "hardware": {"gpu": gpu},
+            "scaling": {"maxReplicas": MOST_REPLICAS},
+            "scaleTarget": {"kind": kind.kind, "name": name},
+        },
+    }
+    return RunningFleet(
+        manifests=_manifests((found, body, *maps)), view=deployment_view(body, kind), is_made=True
+    )
+
+
+def _manifests(found: Iterable[Object]) -> Manifests:
+    resources = [ManifestObject(source="what runs", line=0, content=each) for each in found]
     return sort_by_kind(resources, [])
 
 

@@ -4,10 +4,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from tonnage.catalog.gpu import Gpu
 from tonnage.cli.read.demand_curve import DemandCurve
+from tonnage.cli.read.spec_overrides import MOST_REPLICAS
 from tonnage.cli.results.planning import Planned, fewest_replicas
 from tonnage.explain.report import round_estimate
 from tonnage.sizing.bill import year_of
@@ -20,7 +21,9 @@ from tonnage.units import HOUR_S, HOURS_PER_MONTH, MILLION
 if TYPE_CHECKING:  # slow to import
     from tonnage.control.input.state import DeploymentView
 
-HOURS, FLEETS = "demandByHour", "fleets"
+HOURS, FLEETS, SCALER = "demandByHour", "fleets", "modelDeployment"
+ROOM: Final = 2
+"""Times the replicas that run or are planned, which a ModelDeployment made here allows."""
 
 
 def month_figures(gpu: Gpu, num_gpus: int, hours: Mapping[int, float]) -> dict[str, Any]:
@@ -143,6 +146,14 @@ def with_today(answer: Planned, view: "DeploymentView", on_search: OnSearch) -> 
     except SizingError:
         pass  # those that run are all that will do
     return replace(answer, beside={**answer.beside, FLEETS: fleets})
+
+
+def with_scaler(answer: Planned, asked: Mapping[str, Any], running: int) -> Planned:
+    """Return a plan with the ModelDeployment that would scale what runs: as advice, at first."""
+    most = min(MOST_REPLICAS, ROOM * max(answer.replicas, running))
+    scaling = {"mode": "Recommend", "maxReplicas": most}
+    made = {**asked, "spec": {**asked["spec"], "scaling": scaling}}
+    return replace(answer, beside={**answer.beside, SCALER: made})
 
 
 def _fleet(sizing: Sizing, replicas: int, num_gpus: int = 0) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
+import yaml
 from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.constrain import Constrain
@@ -11,7 +12,7 @@ from rich.text import Text
 
 from tonnage.cli.console import printable
 from tonnage.cli.results import plan_summary as words
-from tonnage.cli.results.beside import FLEETS, HOURS
+from tonnage.cli.results.beside import FLEETS, HOURS, SCALER
 from tonnage.cli.results.plan_summary import BATCH_NOTE, BATCH_NUMBERS, batch_rows
 from tonnage.cli.results.planning import CANNOT_RUN, Planned, Refused
 from tonnage.cli.text.layout import (
@@ -28,6 +29,7 @@ from tonnage.cli.text.layout import (
 from tonnage.explain.demand_outcome import both_written, demand_rows, price_notes
 from tonnage.explain.report import assumptions_written
 from tonnage.explain.words import Answer, inputs
+from tonnage.manifests.names import MANAGED_LABEL
 from tonnage.sizing.memory.ceiling import BudgetPart
 from tonnage.sizing.plan import Sizing
 from tonnage.units import (
@@ -57,6 +59,15 @@ def beside_report(answer: Planned, console: Console) -> Iterator[RenderableType]
     """Yield what was asked beside a plan, in the order of the question."""
     if fleets := answer.beside.get(FLEETS):
         yield from _today(fleets, answer.replicas, console)
+    if made := answer.beside.get(SCALER):
+        written: str = yaml.safe_dump(made, sort_keys=False)
+        target = made["spec"]["scaleTarget"]
+        title = (
+            f"The ModelDeployment that advises, and in mode Auto scales, {target['kind']} "
+            f"{target['name']}, once it and its pod template have the label "
+            f'{MANAGED_LABEL}: "true"'
+        )
+        yield from section(title, indent(Text(written.rstrip())))
     if hours := answer.beside.get(HOURS):
         yield from _hours(hours, answer.replicas, console)
 
