@@ -9,14 +9,22 @@ from hypothesis import strategies as st
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 
-from cli_builders import a_comparison
+from cli_builders import a_comparison, run
+from fleet_builders import a_sizing
 from thorough import one_in
 from tonnage.cli.page.document import SERIES, look
-from tonnage.cli.page.pictures import batches_of, strictest, throughput_figure
+from tonnage.cli.page.pictures import (
+    batches_of,
+    load_figure,
+    memory_figure,
+    strictest,
+    throughput_figure,
+)
 from tonnage.cli.results.plan_summary import BatchRow
 from tonnage.sizing.serving.replica import SteadyState
 from tonnage.sizing.step_time.step import StepTime
 from tonnage.sizing.workload import Slo, Target
+from tonnage.units import GIB
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = sorted((ROOT / "deploy" / "examples").glob("*.yaml"))
@@ -176,3 +184,66 @@ class TestThroughput:
         named = [a_class(f"RTX-PRO-6000-{n}", each) for n, each in enumerate(courses)]
 
         assert_reads_well(drawn(throughput_figure, named, slo))
+
+
+class TestAPlan:
+    RATE = 2.5
+
+    @pytest.fixture
+    def sizing(self):
+        return a_sizing()
+
+    def test_a_target_is_passed_where_the_replicas_sustain_no_more(self, sizing):
+        (axes,) = drawn(load_figure, sizing, 3, self.RATE).axes
+        most = sizing.sustained_requests_per_s(3)
+        lines = [each for each in axes.get_lines() if each.get_label().endswith(", 3 replicas")]
+        highest = {
+            rate: max(line.get_ydata()[k] for line in lines)
+            for k, rate in enumerate(lines[0].get_xdata())
+        }
+
+        assert {each.get_label().split()[0] for each in lines} == {"TTFT", "TPOT"}
+        assert max(ratio for rate, ratio in highest.items() if rate < 0.99 * most) <= 1.0
+        assert highest[max(highest)] > 1.0
+        assert set(line_at(axes, "SLO").get_ydata()) == {1.0}
+        assert set(line_at(axes, "demand: 2.50 requests/s").get_xdata()) == {self.RATE}
+
+    def test_one_replica_more_serves_more(self, sizing):
+        (axes,) = drawn(load_figure, sizing, 3, self.RATE).axes
+        ends = [max(line_at(axes, f"TPOT p95 50.0 ms, {each}").get_xdata()) for each in "34"]
+
+        assert ends[1] == pytest.approx(ends[0] * 4 / 3, rel=0.1)
+
+    def test_the_parts_of_memory_fill_the_gpu(self, sizing):
+        (axes,) = drawn(memory_figure, sizing).axes
+        bars = axes.patches
+
+        assert sum(each.get_width() for each in bars) * GIB == pytest.approx(
+            sizing.budget.total_bytes
+        )
+        assert bars[-1].get_x() + bars[-1].get_width() == pytest.approx(axes.get_xlim()[1])
+
+    def test_reads_well(self, sizing):
+        assert_reads_well(drawn(load_figure, sizing, 3, self.RATE))
+        assert_reads_well(drawn(memory_figure, sizing))
+
+    def test_is_on_the_page_of_a_plan_with_a_demand(self, tmp_path):
+        text = (ROOT / "deploy/examples/recommend.yaml").read_text()
+        page, offline = tmp_path / "a.html", tmp_path / "b.html"
+        run("plan", "-f", "-", "--html", page, text=text)
+        slo = "  slo:\n    timeToFirstToken: {p95: 1s}\n    timePerOutputToken: {p95: 40ms}\n"
+        assert slo in text
+        run(
+            "plan",
+            "-f",
+            "-",
+            "--html",
+            offline,
+            text=text.replace(slo, "").replace("inTime", "all"),
+        )
+
+        assert [name in page.read_text() for name in ('id="load-0"', 'id="memory-0"')] == [True] * 2
+        assert [name in offline.read_text() for name in ('id="load-0"', 'id="memory-0"')] == [
+            False,
+            True,
+        ]

@@ -1,9 +1,12 @@
 """Pages of plan and compare: text as on terminals, and pictures."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -11,9 +14,12 @@ from matplotlib.ticker import MaxNLocator
 
 from tonnage.cli.page.document import (
     BAD,
+    FAINT,
+    INK,
     PAPER,
     SERIES,
     SOFT,
+    Picture,
     Report,
     add_legend,
     blank,
@@ -27,9 +33,12 @@ from tonnage.cli.results.comparing import Compared
 from tonnage.cli.results.plan_summary import BatchRow, batch_rows, object_label
 from tonnage.cli.results.planning import Planned, Refused
 from tonnage.cli.text.compare import comparison_report
+from tonnage.cli.text.plan import memory_parts
 from tonnage.sizing.compare import Choice
+from tonnage.sizing.memory.ceiling import BudgetPart
+from tonnage.sizing.plan import Sizing, requests_per_s_asked
 from tonnage.sizing.workload import Slo, Target
-from tonnage.units import HOUR_S, format_s
+from tonnage.units import GIB, HOUR_S, count_of, format_bytes, format_s, significant
 
 PLOT_PX: Final = 340
 DOT_PX: Final = 5.5
@@ -116,19 +125,105 @@ HOURS_NOTE: Final = (
 )
 
 
+LOADS: Final = tuple(part / 20 for part in range(2, 22))
+"""Of what the replicas sustain: from a tenth to a little more than all."""
+HIGHEST: Final = 1.6
+"""Times a target that is drawn."""
+LOAD_NOTE: Final = (
+    "Latencies over their targets: a line that passes 1 misses its target. Dotted: the same with "
+    "one replica more."
+)
+MEMORY_NOTE: Final = "What a GPU holds once the engine runs; the text above has how sure each is."
+MEMORY_PX: Final = 90
+
+
 def plan_page(report: Report, answers: Iterable[Planned | Refused]) -> str:
-    pictures = (
-        picture(
-            partial(hours_figure, each.beside[HOURS], each.replicas),
+    planned = [(k, each) for k, each in enumerate(answers) if isinstance(each, Planned)]
+    pictures = (one for place, each in planned for one in _of_plan(place, each))
+    return document("Tonnage plan", report, pictures)
+
+
+def _of_plan(place: int, answer: Planned) -> Iterator[Picture]:
+    label, sizing, replicas = object_label(answer), answer.sizing, answer.replicas
+    rate = requests_per_s_asked(sizing)
+    if rate and not sizing.request.slo.is_offline:
+        yield picture(
+            partial(load_figure, sizing, replicas, rate),
+            name=f"load-{place}",
+            title=f"{label}: latencies by load",
+            about=f"{count_of(replicas, 'replica')}, demand {significant(rate)} requests/s",
+            note=LOAD_NOTE,
+        )
+    yield picture(
+        partial(memory_figure, sizing),
+        name=f"memory-{place}",
+        title=f"{label}: memory of a GPU",
+        about=", ".join(map(_part_written, memory_parts(sizing))),
+        note=MEMORY_NOTE,
+    )
+    if hours := answer.beside.get(HOURS):
+        yield picture(
+            partial(hours_figure, hours, replicas),
             name=f"hours-{place}",
-            title=f"{object_label(each)} by the hour",
-            about=f"up to {each.replicas}, the peak at {each.beside[HOURS]['peak']['at']}",
+            title=f"{label} by the hour",
+            about=f"up to {replicas}, the peak at {hours['peak']['at']}",
             note=HOURS_NOTE,
         )
-        for place, each in enumerate(answers)
-        if isinstance(each, Planned) and HOURS in each.beside
-    )
-    return document("Tonnage plan", report, pictures)
+
+
+def load_figure(sizing: Sizing, replicas: int, requests_per_s: float) -> Figure:
+    """Draw TTFT and TPOT over their targets by the rate, of the replicas and of one more."""
+    figure = blank(PLOT_PX)
+    axes, slo, lines = figure.add_subplot(), sizing.request.slo, list[Line2D]()
+    for number, line in ((replicas, "-"), (replicas + 1, ":")):
+        rates = [load * sizing.sustained_requests_per_s(number) for load in LOADS]
+        served = [sizing.at(rate, number) for rate in rates]
+        for targets, (color, marker), name in zip(
+            (slo.ttft, slo.tpot), SERIES, ("TTFT", "TPOT"), strict=False
+        ):
+            if targets:
+                target = max(targets, key=lambda each: each.quantile)
+                found = [each.at(target.quantile) for each in served]
+                values = [(each.ttft_s if name == "TTFT" else each.tpot_s) for each in found]
+                lines += axes.plot(
+                    rates,
+                    [math.nan if each is None else each / target.limit_s for each in values],
+                    linestyle=line,
+                    color=color,
+                    marker=marker if line == "-" else None,
+                    markersize=DOT_PX,
+                    label=f"{name} {target}, {count_of(number, 'replica')}",
+                )
+    lines += [
+        axes.axhline(1.0, color=BAD, linestyle="--", label="SLO"),
+        axes.axvline(
+            requests_per_s, color=INK, label=f"demand: {significant(requests_per_s)} requests/s"
+        ),
+    ]
+    axes.set(xlabel="requests/s", ylabel="latency over its target", ylim=(0.0, HIGHEST))
+    axes.set_xlim(0.0, None)
+    add_legend(figure, lines)
+    return figure
+
+
+def memory_figure(sizing: Sizing) -> Figure:
+    """Draw the memory of a GPU as a bar."""
+    figure = blank(MEMORY_PX)
+    axes, left, bars = figure.add_subplot(), 0.0, list[Artist]()
+    colors = itertools.cycle(color for color, _ in SERIES)
+    for part in memory_parts(sizing):
+        color = FAINT if part.name == "unused" else next(colors)
+        [bar] = axes.barh(0.0, part.num_bytes / GIB, left=left, color=color)
+        bar.set_label(_part_written(part))
+        bars.append(bar)
+        left += part.num_bytes / GIB
+    axes.set(xlabel="GiB", xlim=(0.0, left), yticks=[])
+    add_legend(figure, bars)
+    return figure
+
+
+def _part_written(part: BudgetPart) -> str:
+    return f"{part.name} {format_bytes(part.num_bytes)}"
 
 
 def hours_figure(found: Mapping[str, Any], constant: int) -> Figure:

@@ -191,15 +191,20 @@ def cells(amounts: Sequence[float], num_cells: int) -> list[int]:
     return shared
 
 
-def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WIDTH) -> Group:
-    """Return a bar of one GPU's memory and, below it, what its parts are and how sure that is."""
+def memory_parts(sizing: Sizing) -> list[BudgetPart]:
+    """Return what the memory of one GPU is divided into."""
     budget = sizing.budget
     cache = BudgetPart(
         name="KV cache", num_bytes=budget.kv_pool_bytes, spread_bytes=budget.kv_pool_spread_bytes
     )
     unused = BudgetPart(name="unused", num_bytes=budget.unused_bytes)
-    segments = [part for part in (*budget.parts, cache, unused) if part.num_bytes > 0]
-    total = f" {format_bytes(budget.total_bytes)}"
+    return [part for part in (*budget.parts, cache, unused) if part.num_bytes > 0]
+
+
+def memory_bar(sizing: Sizing, *, is_ascii: bool = False, width: int = LEGEND_WIDTH) -> Group:
+    """Return a bar of one GPU's memory and, below it, what its parts are and how sure that is."""
+    segments = memory_parts(sizing)
+    total = f" {format_bytes(sizing.budget.total_bytes)}"
     num_cells = min(BAR_CELLS, width - len(total))
     shares = cells([segment.num_bytes for segment in segments], num_cells)
     bar, entries = Text(), []
