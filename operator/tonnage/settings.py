@@ -232,8 +232,11 @@ class Settings(DescribedModel):
     So two releases in two namespaces can share a cluster. Of two releases that serve all
     namespaces and the same class, one leads and the other waits.
     """
-    mode: Literal["full", "scaleOnly"] = "full"
-    """scaleOnly: the operator only scales a ``scaleTarget``, and may not create or change pods."""
+    mode: Literal["full", "scaleOnly", "recommend"] = "full"
+    """scaleOnly: the operator only scales a ``scaleTarget``, and may not create or change pods.
+
+    recommend: it writes the status of objects, and treats Auto and Approve as Recommend.
+    """
     engine_images: Annotated[tuple[Repository, ...], *_distinct(32)] = ("vllm/vllm-openai",)
     """The allowed repositories of engine images: a repository, a path above it, or a registry.
 

@@ -43,7 +43,14 @@ EVERYTHING = {
 }
 NAMESPACED = {"rbac": {"scope": "namespaced"}, "settings": {"namespaces": ["team-a", "team-b"]}}
 SCALE_ONLY = {"settings": {"mode": "scaleOnly"}}
-VARIANTS = {"default": {}, "all": EVERYTHING, "namespaced": NAMESPACED, "scale-only": SCALE_ONLY}
+RECOMMEND = {"settings": {"mode": "recommend"}}
+VARIANTS = {
+    "default": {},
+    "all": EVERYTHING,
+    "namespaced": NAMESPACED,
+    "scale-only": SCALE_ONLY,
+    "recommend": RECOMMEND,
+}
 FOREIGN_GROUPS = ("monitoring.coreos.com",)
 RBAC_KINDS = ("Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding")
 
@@ -110,7 +117,7 @@ def check(text, version):
 def test_the_rights_are_these_and_no_others(helm, golden):
     roles = [
         manifest
-        for variant in ("default", "scale-only", "namespaced")
+        for variant in ("default", "scale-only", "namespaced", "recommend")
         for manifest in helm.template(**VARIANTS[variant])
         if manifest["kind"] in RBAC_KINDS
     ]
@@ -149,6 +156,19 @@ def test_scale_only_can_neither_create_a_pod_nor_change_one(helm):
     assert not {resource for resource, _ in rights} & {
         "services", "podmonitors", "poddisruptionbudgets", "networkpolicies",
     }  # fmt: skip
+
+
+def test_an_operator_that_recommends_may_write_status_alone(helm):
+    manifests = helm.template(**RECOMMEND)
+    home = [each for each in of_kind(manifests, "Role") if each["metadata"]["name"] == "tonnage"]
+    of_cluster = granted([each for each in manifests if each not in home])
+    writes = {each for each in of_cluster if each[1] not in {"get", "list", "watch"}}
+
+    assert writes == {("modeldeployments/status", "patch"), ("leases", "update")}
+    assert granted(home) == granted(
+        [each for each in of_kind(helm.template(), "Role") if each["metadata"]["name"] == "tonnage"]
+    )
+    assert policies(helm, **RECOMMEND) == policies(helm, **SCALE_ONLY)
 
 
 def test_namespaced_rights_stop_at_the_namespaces_listed(helm):

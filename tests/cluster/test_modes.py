@@ -5,6 +5,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+import yaml
 
 import site_lab
 from cli_builders import run
@@ -147,6 +148,35 @@ def test_recommend_leaves_what_runs_alone(running):
     running.settled("nothing more is written")
 
     assert running.deployment()["spec"] == before["spec"]
+
+
+def test_an_operator_that_recommends_writes_status_alone(running, quick_site):
+    """With the rights of its chart: what it was refused fails the tests of this site."""
+    values = yaml.safe_load((quick_site.plane.folder / "values.yaml").read_text())
+    quick_site.upgrade_operator(settings=values["settings"] | {"mode": "recommend"})
+    try:
+        since_s = time.time()
+        running.kubectl("scale", f"deployment/{NAME}", "--replicas=2")
+        running.apply(a_model("advised"))
+        until(lambda: running.status("advised").get("plan"), "a plan is in status")
+        running.settled("nothing more is written")
+
+        assert running.deployment("advised") is None
+        assert running.replicas() == 2
+        found = running.condition("ScalingActive")
+        assert found["reason"] == "RecommendOnly"
+        assert "this operator acts on no object (settings.mode recommend)" in found["message"]
+        writes = [
+            each
+            for each in quick_site.writes(since_s=since_s)
+            if each.namespace == running.namespace
+        ]
+        assert {f"{each.verb} {each.resource}" for each in writes} == {
+            "patch modeldeployments/status"
+        }
+    finally:
+        quick_site.upgrade_operator()
+    until(lambda: running.replicas() == 1, "replicas are corrected again")
 
 
 def test_approve_rolls_pods_for_the_digest_of_the_plan_and_no_other(running):

@@ -10,12 +10,6 @@
   resources: [deployments]
   verbs: [get, list, watch]
 - apiGroups: [apps]
-  resources: [deployments/scale]
-  verbs: [patch]
-- apiGroups: [leaderworkerset.x-k8s.io]
-  resources: [leaderworkersets/scale]
-  verbs: [patch]
-- apiGroups: [apps]
   resources: [replicasets, statefulsets]  # what links pods to Deployments, and to LeaderWorkerSets
   verbs: [list, watch]
 - apiGroups: [leaderworkerset.x-k8s.io]
@@ -33,9 +27,17 @@
 - apiGroups: [autoscaling]
   resources: [horizontalpodautoscalers]  # to see a conflicting autoscaler
   verbs: [list, watch]
+{{- if ne .Values.settings.mode "recommend" }}
+- apiGroups: [apps]
+  resources: [deployments/scale]
+  verbs: [patch]
+- apiGroups: [leaderworkerset.x-k8s.io]
+  resources: [leaderworkersets/scale]
+  verbs: [patch]
 - apiGroups: [events.k8s.io]
   resources: [events]
   verbs: [create]
+{{- end }}
 {{- if eq .Values.settings.mode "full" }}
 - apiGroups: [tonnage.dev]
   resources: [modeldeployments]  # of the roles of one with spec.topology

@@ -55,7 +55,7 @@ MAKES_NOTHING = (
     f'spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
     "Recommend, or install the operator with settings.mode full"
 )
-MAKES_NO_ROLES = "spec.topology creates ModelDeployments, and this operator only scales (scaleOnly)"
+MAKES_NO_ROLES = "spec.topology creates ModelDeployments, and settings.mode is not full"
 
 
 def size_object(

@@ -11,6 +11,7 @@ from typing import Final
 
 from tonnage.api.hardware import ROLES, Role
 from tonnage.api.objects import InvalidSpecError, ModelDeployment
+from tonnage.api.spec import Spec
 from tonnage.catalog.gpu import Gpu
 from tonnage.cluster.kube import CLAIMS, CONFIG_MAPS, KubeApi
 from tonnage.cluster.queries import Answers
@@ -44,6 +45,7 @@ from tonnage.manifests.children import Site
 from tonnage.manifests.names import Workload
 from tonnage.manifests.roles import role_name
 from tonnage.manifests.target import TargetEngine, engine_of
+from tonnage.memoize import memoize
 from tonnage.settings import Settings
 from tonnage.sizing.expected import slo_of
 
@@ -171,6 +173,11 @@ class Observer:
         ``has_groups``, ``has_pod_monitors``: the cluster serves LeaderWorkerSets, PodMonitors.
         """
         parsed = self._manifests.parse(snapshot.models.values())
+        if self.settings.mode == "recommend":
+            parsed = {
+                uid: as_advice(each) if isinstance(each, ModelDeployment) else each
+                for uid, each in parsed.items()
+            }
         views, ours = self._ours(snapshot, parsed)
         self._configs.forget(parsed, filter(None, map(place_of, ours)))
         self._claims.forget(set(map(claim_of, ours)))
@@ -299,6 +306,19 @@ class Observer:
             return None
         is_ours = found is not None and found.owner_uid == view.uid
         return None if is_ours and model.spec.scaling.mode in ACTING else found
+
+
+def as_advice(model: ModelDeployment) -> ModelDeployment:
+    """Return an object that would be acted on as one that is only advised."""
+    return replace(model, spec=_advised(model.spec))
+
+
+@memoize
+def _advised(spec: Spec) -> Spec:
+    if spec.scaling.mode not in ACTING:
+        return spec
+    scaling = spec.scaling.model_copy(update={"mode": "Recommend"})
+    return spec.model_copy(update={"scaling": scaling})
 
 
 @lru_cache(maxsize=TARGETS)

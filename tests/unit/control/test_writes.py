@@ -264,6 +264,15 @@ class TestWhereNothingIsWritten:
         ours = writes(a_change(a_manifest(contextLength=16_384)), settings=only)
         assert (ours.scale, ours.template) == (None, None)
 
+    def test_of_events_by_an_operator_that_recommends(self):
+        too_fast = {"timePerOutputToken": {"p95": "1ms"}}
+        state = a_state(manifest_in_mode("Recommend", slo=too_fast), replicas=None)
+        before, after = (writes(state, settings={"mode": each}) for each in ("full", "recommend"))
+
+        assert [each.reason for each in before.event_records] == ["SLOInfeasible"]
+        assert after.status is not None
+        assert (after.event_records, after.template, after.scale) == ((), None, None)
+
 
 class TestAScaleTarget:
     def test_is_scaled_and_nothing_else(self):

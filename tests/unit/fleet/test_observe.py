@@ -200,6 +200,27 @@ class TestJoining:
         assert state.model == a_model()
 
 
+@pytest.mark.parametrize(
+    ("stated", "settings", "mode"),
+    [
+        ("Auto", "recommend", "Recommend"),
+        ("Approve", "recommend", "Recommend"),
+        ("Paused", "recommend", "Paused"),
+        ("Auto", "scaleOnly", "Auto"),
+    ],
+)
+def test_an_operator_that_recommends_acts_on_no_object(stated, settings, mode):
+    observer = an_observer(mode=settings)
+    body = a_manifest(scaling={"mode": stated, "maxReplicas": 8})
+
+    first, again = (one(observer, (Kind.MODEL, body)) for _ in range(2))
+
+    assert first.model.spec.scaling.mode == mode
+    assert first.model.spec.scaling.max_replicas == 8
+    assert spec_digest(first.model) == spec_digest(a_model())
+    assert first == again
+
+
 def test_a_bug_in_reading_one_object_leaves_the_others():
     kube = KubeDouble()
 

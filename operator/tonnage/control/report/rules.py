@@ -101,7 +101,7 @@ def _silent_controller(found: Assessment) -> str | None:
     )
 
 
-def scaling_active(found: Assessment, _: Fleet) -> Finding:
+def scaling_active(found: Assessment, fleet: Fleet) -> Finding:
     if found.refusal and not found.uses_previous_spec:
         return Finding("False", "PlanInvalid", "without a plan nothing is scaled: see PlanValid")
     if other := found.state.conflicting_autoscaler:
@@ -110,7 +110,10 @@ def scaling_active(found: Assessment, _: Fleet) -> Finding:
     if found.is_acting:
         return _scaling(found)
     reasons = {"Recommend": "RecommendOnly", "Paused": "Paused"}
-    return Finding("False", reasons[found.mode], f"mode is {found.mode}: status only")
+    message = f"mode is {found.mode}: status only"
+    if fleet.settings.mode == "recommend":
+        message += "; this operator acts on no object (settings.mode recommend)"
+    return Finding("False", reasons[found.mode], message)
 
 
 def _scaling(found: Assessment) -> Finding:

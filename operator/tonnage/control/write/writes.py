@@ -163,7 +163,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
         check_children=checks,
         check_leftovers=checks and _is_spec_new(found),
         status=None if is_mute or is_leaving else reported.status,
-        event_records=() if is_leaving else events,
+        event_records=() if is_leaving or fleet.settings.mode == "recommend" else events,
         is_oversized=view.is_oversized,
     )
     known = _with_check(known, found, fleet) if checks else known
