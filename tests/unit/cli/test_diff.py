@@ -72,6 +72,26 @@ class TestFiles:
         assert "no pod is replaced" in found.stdout
         assert "--max-model-len" not in found.stdout
 
+    @pytest.mark.parametrize(
+        ("before", "after", "replicas", "created"),
+        [
+            ("Recommend", "Recommend", (0, 0), False),
+            ("Recommend", "Auto", (0, 4), True),
+            ("Auto", "Recommend", (4, 4), False),  # what runs stays
+        ],
+    )
+    def test_what_creates_nothing_costs_nothing(self, diff, before, after, replicas, created):
+        old, new = (llama(("scaling: {", f"scaling: {{mode: {each}, ")) for each in (before, after))
+        data, text = figures(diff(old, new, "-o", "json")), diff(old, new).stdout
+        [found] = data["objects"]
+
+        assert (found["before"]["replicas"], found["after"]["replicas"]) == replicas
+        assert data["usdPerHour"]["before"] == pytest.approx(replicas[0] * EACH_USD, abs=0.01)
+        assert data["usdPerHour"]["after"] == pytest.approx(replicas[1] * EACH_USD, abs=0.01)
+        assert ("4 replicas (8 H200) are created, no pod is replaced, 0.00 → 63.30" in text) is (
+            created
+        )
+
     def test_a_longer_context_replaces_every_pod_for_one_flag(self, diff):
         [found] = figures(diff(llama(), llama(LONGER), "-o", "json"))["objects"]
 

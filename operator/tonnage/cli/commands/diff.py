@@ -40,7 +40,6 @@ from tonnage.cli.results.differing import (
     live_of,
     markdown,
     runs_pods,
-    total_cost,
     total_costs,
     view_of_plan,
 )
@@ -159,7 +158,7 @@ def diff(*, options: DiffOptions) -> None:
         found = list(_between(old, new, inputs))
     _print(found, options.form, most)
     after = [each.after for each in found if each.after]
-    cost = total_cost(after)
+    _, cost = total_costs(found)
     over = OVER_BUDGET if most is not None and (cost is None or cost > most) else OK
     sys.exit(exit_code(after, is_broken=inputs.is_broken) or over)
 

@@ -84,6 +84,19 @@ class Difference:
         known = self.after or self.before
         return f"{known.deployment.namespace}/{known.deployment.name}" if known else ""
 
+    def runs(self, side: Planned | Refused | None) -> int:
+        """Return the replicas on a side: in Recommend those that run in any case."""
+        if not isinstance(side, Planned):
+            return 0
+        spec = side.deployment.spec
+        if spec.scaling.mode == "Recommend" and spec.scale_target is None:
+            return self.running.replicas if self.running else 0
+        return side.replicas
+
+    def cost(self, side: Planned | Refused | None) -> float | None:
+        """Return USD per hour of the replicas on a side; None: there is no price, or no plan."""
+        return usd_per_hour(side.sizing, self.runs(side)) if isinstance(side, Planned) else None
+
     @property
     def kind(self) -> Kind:
         if self.before is None:
@@ -147,11 +160,6 @@ def offload_of(answer: Planned | Refused | None) -> str | None:
     return next((each.message for each in reasons if each.code == OFFLOAD), None)
 
 
-def cost_of(answer: Planned | Refused | None) -> float | None:
-    """Return USD per hour of the replicas planned; None: there is no price, or no plan."""
-    return usd_per_hour(answer.sizing, answer.replicas) if isinstance(answer, Planned) else None
-
-
 def hour_of(answer: Planned | Refused | None) -> GpuHour | None:
     """Return the hour of one GPU that is paid; None: there is no price, or no plan."""
     if not isinstance(answer, Planned):
@@ -159,17 +167,17 @@ def hour_of(answer: Planned | Refused | None) -> GpuHour | None:
     return gpu_hour(answer.sizing.request.gpu, answer.sizing.parallelism.num_gpus)
 
 
-def total_cost(answers: Iterable[Planned | Refused | None]) -> float | None:
-    """Return USD per hour of all of them; None where one has no price, or no plan."""
-    costs = [cost_of(each) for each in answers if each is not None]
+def total_costs(found: Sequence[Difference]) -> list[float | None]:
+    """Return USD per hour before and after; None where one has no price, or no plan."""
+    before = (each.cost(each.before) for each in found if each.before is not None)
+    after = (each.cost(each.after) for each in found if each.after is not None)
+    return [_sum(before), _sum(after)]
+
+
+def _sum(each: Iterable[float | None]) -> float | None:
+    costs = list(each)
     known = [cost for cost in costs if cost is not None]
     return cents(sum(known)) if len(known) == len(costs) else None
-
-
-def total_costs(found: Sequence[Difference]) -> list[float | None]:
-    """Return USD per hour before and after."""
-    sides = [each.before for each in found], [each.after for each in found]
-    return [total_cost(each) for each in sides]
 
 
 def figures(found: Difference) -> dict[str, Any]:
@@ -180,8 +188,8 @@ def figures(found: Difference) -> dict[str, Any]:
         "podsRolled": found.num_rolled,
         "causes": list(found.causes),
         "podChanges": [_change(each) for each in found.pod_changes],
-        "before": figures_of(found.before),
-        "after": figures_of(found.after),
+        "before": figures_of(found, found.before),
+        "after": figures_of(found, found.after),
     }
 
 
@@ -189,18 +197,19 @@ def _change(change: Change) -> dict[str, str | None]:
     return {"field": change.field, "before": change.before, "after": change.after}
 
 
-def figures_of(answer: Planned | Refused | None) -> dict[str, Any] | None:
+def figures_of(found: Difference, answer: Planned | Refused | None) -> dict[str, Any] | None:
     if answer is None:
         return None
     if isinstance(answer, Refused):
         return {"refused": {"reason": answer.code, "message": answer.message}}
-    cost, flags, hour = cost_of(answer), answer.sizing.flags, hour_of(answer)
+    cost, flags, hour = found.cost(answer), answer.sizing.flags, hour_of(answer)
+    replicas = found.runs(answer)
     asked, offload = at_demand(answer.sizing, answer.replicas), offload_of(answer)
     targets = reached_targets(answer.sizing, asked.served) if asked else ()
     return {
-        "replicas": answer.replicas,
+        "replicas": replicas,
         "replicasNeeded": answer.sizing.replicas,
-        "gpus": answer.replicas * flags.parallelism.num_gpus,
+        "gpus": replicas * flags.parallelism.num_gpus,
         "maxNumSeqs": flags.max_num_seqs,
         "usdPerHour": None if cost is None else cents(cost),
         "price": None if hour is None else price_figures(hour),
@@ -240,12 +249,24 @@ def _headline(found: Sequence[Difference], changed: Sequence[Difference]) -> str
         return f"none of {count_of(len(found), 'ModelDeployment')} changes"
     rolled = sum(each.num_rolled for each in changed)
     before, after = map(_usd, total_costs(found))
+    created = "".join(f"{each}, " for each in filter(None, map(_created, changed)))
     return (
         f"{len(changed)} of {count_of(len(found), 'ModelDeployment')} "
-        f"{'changes' if len(changed) == 1 else 'change'}, "
+        f"{'changes' if len(changed) == 1 else 'change'}, {created}"
         f"{count_of(rolled, 'pod') if rolled else 'no pod'} "
         f"{'is' if rolled <= 1 else 'are'} replaced, {_before_after(before, after)} USD per hour"
     )
+
+
+def _created(each: Difference) -> str:
+    """Write the replicas that are created where there was none; empty: none are."""
+    after, number = each.after, each.runs(each.after)
+    if not number or each.runs(each.before) or not isinstance(after, Planned):
+        return ""
+    gpus = number * after.sizing.parallelism.num_gpus
+    replicas = count_of(number, "replica")
+    are = "is" if number == 1 else "are"
+    return f"{replicas} ({gpus} {after.sizing.request.gpu.name}) {are} created"
 
 
 def _usd(cost: float | None) -> str:
@@ -264,7 +285,7 @@ def _prices(changed: Sequence[Difference]) -> Iterator[str]:
 
 
 def _budget(found: Sequence[Difference], most: float) -> str:
-    cost = total_cost(each.after for each in found)
+    _, cost = total_costs(found)
     if cost is None:
         why = "a price or a plan is missing"
         return f"**Over budget:** {why}, the budget is {most:.2f} USD per hour."
@@ -274,7 +295,7 @@ def _budget(found: Sequence[Difference], most: float) -> str:
 
 
 def _table(changed: Sequence[Difference]) -> Iterator[str]:
-    sides = [(_cells(each.before), _cells(each.after)) for each in changed]
+    sides = [(_cells(each, each.before), _cells(each, each.after)) for each in changed]
     named = {name for both in sides for side in both for name in side}
     columns = [*FIGURES, *sorted(named - {*FIGURES})]
     yield _row(["object", "", "pods replaced", *columns])
@@ -287,9 +308,9 @@ def _table(changed: Sequence[Difference]) -> Iterator[str]:
         yield _row([_text(each.name), each.kind, rolled, *figures])
 
 
-def _cells(side: Planned | Refused | None) -> dict[str, str]:
+def _cells(found: Difference, side: Planned | Refused | None) -> dict[str, str]:
     """Return the figures of one side; one that has no plan has none."""
-    known = figures_of(side)
+    known = figures_of(found, side)
     if known is None or "refused" in known:
         return {}
     latencies = {
