@@ -28,6 +28,7 @@ STEP: Final = 1e-5
 CLOSE: Final = 1e-9
 HALVINGS: Final = 12
 UNMOVED: Final[Three] = (0.0, 0.0, 0.0)
+NAMES: Final = ("overhead factor", "bandwidth efficiency", "prefill efficiency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +46,8 @@ class SpeedFit:
     speed: SpeedPosterior
     at_bounds: tuple[str, ...] = ()
     """Constants that the measurements would move further than any engine's are."""
+    unmoved: tuple[str, ...] = ()
+    """Constants that so few steps say nothing of: as the prior has them, with its doubt."""
 
 
 def errors(model: StepTimeModel, timed: Iterable[TimedStep]) -> tuple[float, ...]:
@@ -53,7 +56,7 @@ def errors(model: StepTimeModel, timed: Iterable[TimedStep]) -> tuple[float, ...
 
 
 def fit_speed(model: StepTimeModel, timed: Sequence[TimedStep]) -> SpeedFit:
-    """Fit the three constants to timed steps; ``model`` has the prior's.
+    """Fit the constants to timed steps, no more of them than steps; ``model`` has the prior's.
 
     Minimizes, with r the logarithm of predicted over measured and x the moves of the logarithms of
     the constants from their priors::
@@ -79,7 +82,7 @@ def fit_speed(model: StepTimeModel, timed: Sequence[TimedStep]) -> SpeedFit:
         prefill_efficiency=prefill,
         covariance=problem.covariance(moves, cost),
     )
-    return SpeedFit(speed=speed, at_bounds=problem.at_bounds(moves))
+    return SpeedFit(speed=speed, at_bounds=problem.at_bounds(moves), unmoved=problem.unmoved)
 
 
 class _Problem:
@@ -96,6 +99,18 @@ class _Problem:
             max(0.0, min(widest, math.log(HIGHEST_EFFICIENCY / self._start[1]))),
             max(0.0, min(widest, math.log(HIGHEST_EFFICIENCY / self._start[2]))),
         )
+        self._free = self._told_apart()
+
+    def _told_apart(self) -> frozenset[int]:
+        """Return the constants that move: as many as steps, first those that steps hang on most."""
+        at = self.residuals(UNMOVED)
+        weights = [_product(slope, slope) for slope in self._slopes(UNMOVED, at)]
+        order = sorted(range(len(weights)), key=lambda axis: -weights[axis])
+        return frozenset(order[: len(self._timed)])
+
+    @property
+    def unmoved(self) -> tuple[str, ...]:
+        return tuple(name for axis, name in enumerate(NAMES) if axis not in self._free)
 
     def values(self, moves: Three) -> Three:
         overhead, bandwidth, prefill = (
@@ -104,10 +119,9 @@ class _Problem:
         return overhead, bandwidth, prefill
 
     def at_bounds(self, moves: Three) -> tuple[str, ...]:
-        names = ("overhead factor", "bandwidth efficiency", "prefill efficiency")
         return tuple(
             name
-            for name, move, low, high in zip(names, moves, self._low, self._high, strict=True)
+            for name, move, low, high in zip(NAMES, moves, self._low, self._high, strict=True)
             if move <= low + CLOSE or (move >= high - CLOSE and high > 0)
         )
 
@@ -142,7 +156,10 @@ class _Problem:
         columns = [
             solve(information, unit) for unit in ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
         ]
-        first, second, third = [[wider * each for each in column] for column in columns]
+        first, second, third = [
+            [wider * each for each in column] if axis in self._free else column
+            for axis, column in enumerate(columns)
+        ]
         return first[0], second[0], third[0], second[1], third[1], third[2]
 
     def _within(self, moves: Three, direction: Three, share: float) -> Three:
@@ -155,7 +172,10 @@ class _Problem:
     def _normal(self, moves: Three) -> tuple[tuple[Three, Three, Three], Three]:
         """Return the matrix and the right side of the Gauss-Newton step, the prior's included."""
         at = self.residuals(moves)
-        slopes = [self._slope(moves, axis, at) for axis in range(len(moves))]
+        slopes = [
+            slope if axis in self._free else [0.0] * len(slope)
+            for axis, slope in enumerate(self._slopes(moves, at))
+        ]
         rows = [[_product(one, other) for other in slopes] for one in slopes]
         right = [-_product(slope, at) for slope in slopes]
         for axis, wide in enumerate(PRIOR_DEVIATIONS):
@@ -163,6 +183,9 @@ class _Problem:
             right[axis] -= moves[axis] / wide**2
         first, second, third = [(row[0], row[1], row[2]) for row in rows]
         return (first, second, third), (right[0], right[1], right[2])
+
+    def _slopes(self, moves: Three, at: list[float]) -> list[list[float]]:
+        return [self._slope(moves, axis, at) for axis in range(len(moves))]
 
     def _slope(self, moves: Three, axis: int, at: list[float]) -> list[float]:
         stepped = list(moves)

@@ -229,6 +229,18 @@ def test_the_headline_has_the_errors_before_and_after_and_the_constants(tmp_path
     assert "Note: from " in said
 
 
+def test_one_run_moves_one_constant_and_says_which_stay(tmp_path):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(of_vllm(16)))
+
+    said = " ".join(calibrate(path).stderr.split())
+
+    assert (
+        "1 point, so overhead factor and prefill efficiency stay as believed, with their doubt, "
+        "and the error after is of no other load: measure more concurrencies"
+    ) in said
+
+
 @pytest.fixture
 def fitted(tmp_path):
     """Return the file of what is fitted to runs of an engine."""

@@ -232,3 +232,39 @@ def test_three_equations_are_solved():
     right = tuple(sum(a * x for a, x in zip(row, solution, strict=True)) for row in matrix)
 
     assert solve(matrix, right) == pytest.approx(solution)
+
+
+class TestOfFewSteps:
+    """No more constants move than there are steps: the others stay, with the prior's doubt."""
+
+    def fitted(self, *steps):
+        machine = a_machine()
+        fit = fit_speed(machine, timed(an_engine(machine, 1.4, 0.7, 0.6), steps))
+        return factors(machine, fit), fit
+
+    def test_one_batch_moves_the_bandwidth_alone(self):
+        (overhead, bandwidth, prefill), fit = self.fitted(BATCHES[-1])
+
+        assert (overhead, prefill) == (1.0, pytest.approx(1.0))
+        assert bandwidth < 0.9
+        assert fit.unmoved == ("overhead factor", "prefill efficiency")
+        assert fit.speed.variances[0] == PRIOR_DEVIATIONS[0] ** 2
+        assert fit.speed.variances[2] == PRIOR_DEVIATIONS[2] ** 2
+        assert fit.speed.variances[1] < 0.01 * PRIOR_DEVIATIONS[1] ** 2
+
+    def test_one_prompt_moves_the_prefill_alone(self):
+        (overhead, bandwidth, prefill), fit = self.fitted(PROMPTS[-1])
+
+        assert (overhead, bandwidth) == (1.0, pytest.approx(1.0))
+        assert prefill < 0.9
+        assert fit.unmoved == ("overhead factor", "bandwidth efficiency")
+
+    def test_a_batch_and_a_prompt_move_two(self):
+        _, fit = self.fitted(BATCHES[-1], PROMPTS[-1])
+
+        assert fit.unmoved == ("overhead factor",)
+
+    def test_three_move_all(self):
+        _, fit = self.fitted(BATCHES[0], BATCHES[-1], PROMPTS[-1])
+
+        assert fit.unmoved == ()

@@ -263,6 +263,12 @@ def remarks_on(found: CalibrationFile, fit: SpeedFit, subject: Subject) -> Itera
             f"the {name} is at the end of its range: another GPU class or split than "
             f"{subject.request.gpu.name} {subject.parallelism}?"
         )
+    if fit.unmoved:
+        points = count_of(len(found.points), "point")
+        yield (
+            f"{points}, so {' and '.join(fit.unmoved)} stay as believed, with their doubt, and the "
+            "error after is of no other load: measure more concurrencies"
+        )
     residual = typical_error(found.points, "decode", is_prior=False)
     if residual > MUCH_LEFT:
         yield (
