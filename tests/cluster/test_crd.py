@@ -36,6 +36,7 @@ FULL_STATUS = {
         "replicas": 4,
         "maxNumSeqs": 71,
         "maxNumBatchedTokens": 8192,
+        "maxNumQueuedReqs": 70,
         "maxNumQueuedTokens": 9800,
         "gpusPerReplica": 2,
         "parallelism": {"tensor": 2, "pipeline": 1, "data": 1, "context": 2},
