@@ -33,8 +33,9 @@ a plan that would need it is refused. `tonnage catalog gpus --sources` prints th
 titles and links."""
 REFUSED_GPUS: Final = """## What is refused
 
-Tonnage plans for whole NVIDIA GPUs. It refuses these by name, in `hardware.gpu`, in a class file,
-in `pods.gpuNodes`, and in the resources of a scale target's container:
+Tonnage plans for whole NVIDIA GPUs. It refuses these by name in `hardware.gpu`, and by resource in
+the container of a scale target; parts of NVIDIA's GPUs in a class file and in `pods.gpuNodes` too,
+there also by the labels of MIG's and of sharing strategies:
 
 | what | names and resources |
 | :-- | :-- |
@@ -46,8 +47,8 @@ in `pods.gpuNodes`, and in the resources of a scale target's container:
 | Google | `TPU-v5e`, `google.com/tpu` |
 | Huawei | `Ascend-910B`, `huawei.com/Ascend910` |
 
-A part of a GPU has neither its memory nor its bandwidth. A plugin that shares GPUs under
-`nvidia.com/gpu` and leaves the node's label as it is cannot be told from whole GPUs."""
+A part of a GPU has neither its memory nor its bandwidth. Node selectors of a scale target are not
+looked at, and a plugin that shares GPUs under `nvidia.com/gpu` cannot be told from whole ones."""
 MODELS: Final = """Shapes are counted from the `config.json` of each model. The certainty says
 whether that file was seen, or written down from the published architecture and checked by the
 number of parameters. A model that is not here is sized from its own `config.json`."""

@@ -79,6 +79,8 @@ SAID_ELSEWHERE = SET_ELSEWHERE | {
     "ttft": "slo.timeToFirstToken sets it",
 }
 """The same, with what others call fields of the spec."""
+NAMED_BY_OTHERS = frozenset({"demand", "engine", "hardware", "model", "scaling", "slo"})
+"""Parts of a spec in which such names are written, and beside which."""
 
 
 def flag_refusal(argument: str) -> str:

@@ -267,7 +267,8 @@ def find_engine(version: str) -> KnownEngine:
         raise UnsupportedEngineError(
             f"engine.version {version}: Tonnage knows vLLM up to {newest_version()}, and takes "
             f"{major}.{minor + 1} to be like it; take a newer Tonnage, or if this is of the tag of "
-            "an image of somebody else, set engine.version to that of the vLLM in it"
+            "an image of somebody else, set engine.version or scaleTarget.engineVersion to that of "
+            "the vLLM in it"
         )
     return known_engine(version)
 

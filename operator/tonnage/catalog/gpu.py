@@ -180,13 +180,22 @@ _PARTS: Final[Mapping[str, str]] = {
 _RESOURCES: Final[Mapping[str, str]] = {
     "a MIG slice": r"nvidia\.com/mig-.+",
     "a GPU that several pods share, by time slicing or MPS": r"nvidia\.com/.+\.shared",
-    "made by AMD": r"amd\.com/gpu.*",
+    "a share of a GPU's memory and compute": r"nvidia\.com/gpu(mem|cores).*",
+    "made by AMD": r"amd\.com/.+",
     "made by AWS": r"aws\.amazon\.com/neuron.*",
     "made by Google": r"google\.com/tpu",
     "made by Huawei": r"huawei\.com/.+",
     "made by Intel": r"(gpu\.intel\.com|habana\.ai)/.+",
 }
 """By what it is: the extended resource by which a container asks for it."""
+_LABELS: Final[Mapping[str, str]] = {
+    "MIG slices": r"nvidia\.com/mig[-.].+|cloud\.google\.com/gke-gpu-partition-size",
+    "GPUs that several pods share": (
+        r"(nvidia\.com/gpu\.|cloud\.google\.com/gke-gpu-)sharing-strategy"
+    ),
+}
+"""By what it tells: the key of a label of nodes."""
+_PRODUCT: Final = re.compile(r"nvidia\.com/(gpu|mig-.+)\.product")
 _SIZE: Final = re.compile(r"(?<![a-z0-9])(\d{1,3})\s?gi?b?\b")
 _SIZE_TOLERANCE: Final = 0.08
 """Names say GB and mean GiB, or leave out what the driver keeps."""
@@ -446,6 +455,21 @@ def check_whole(name: str, *, where: str) -> None:
     for part, word in _PARTS.items():
         if word in words(name):
             raise UnknownGpuError(f"{where} {name!r} is {part}, {_NOT_PLANNED}")
+
+
+def check_nodes(key: str, values: Iterable[str]) -> None:
+    """Refuse nodes that a label gives parts of GPUs.
+
+    Raises:
+        UnknownGpuError: it says which.
+    """
+    where = f"pods.gpuNodes: {key}"
+    for value in values:
+        if _PRODUCT.fullmatch(key):
+            check_whole(value, where=where)
+        for part, pattern in _LABELS.items():
+            if re.fullmatch(pattern, key) and value not in {"none", "all-disabled"}:
+                raise UnknownGpuError(f"{where} {value!r} asks for {part}, {_NOT_PLANNED}")
 
 
 def check_resources(names: Iterable[str]) -> None:

@@ -55,7 +55,7 @@ MAKES_NOTHING = (
     f'spec.scaleTarget and label it and its pods {MANAGED_LABEL}="true", set scaling.mode '
     "Recommend, or install the operator with settings.mode full"
 )
-MAKES_NO_ROLES = "spec.topology creates ModelDeployments, and settings.mode is not full"
+MAKES_NO_ROLES = "spec.topology creates ModelDeployments, and this operator only scales (scaleOnly)"
 
 
 def size_object(
@@ -87,7 +87,7 @@ def _planned(found: Assessment, fleet: Fleet, asker: SizingCache) -> Assessment:
     """
     mode = fleet.settings.mode
     if roles := apart(found, fleet, asker):
-        if mode != "full":
+        if mode == "scaleOnly":
             raise RefusedError("ScaleOnly", MAKES_NO_ROLES)
         return _without_wait(replace(found, apart=roles))
     chosen, proposal = until_approved(choose(found, fleet, asker), found, fleet, asker)

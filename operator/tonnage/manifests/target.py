@@ -143,6 +143,11 @@ def _has_gpus(container: Mapping[str, Any]) -> bool:
     return any(map(GPUS.fullmatch, _limited(container)))
 
 
+def has_gpus(engine: TargetEngine) -> bool:
+    """Tell whether the container of an engine asks for GPUs, or parts of them."""
+    return any(map(GPUS.fullmatch, engine.resources))
+
+
 def _limited(container: Mapping[str, Any]) -> tuple[str, ...]:
     resources = container.get("resources")
     limits = resources.get("limits") if isinstance(resources, Mapping) else None

@@ -19,7 +19,7 @@ from tonnage.catalog.engine_limits import (
     products_in,
 )
 from tonnage.catalog.engine_speed import TEXTBOOK_SPEED, RunMode, SpeedConstants, prior_speed
-from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, boards_named, check_whole, find_gpu
+from tonnage.catalog.gpu import Gpu, UnsupportedEngineError, boards_named, check_nodes, find_gpu
 from tonnage.catalog.model_names import says_format
 from tonnage.catalog.models import built_in_model, overrides_in, read_model_config
 from tonnage.catalog.shape import (
@@ -269,8 +269,7 @@ def look_up(
     version = spec.engine.known_version if spec.engine else engine_version
     _refuse_arguments(spec, shape, version or "")
     for each in (spec.pods and spec.pods.gpu_nodes) or ():
-        for value in each.values if each.operator == "In" else ():
-            check_whole(value, where=f"pods.gpuNodes: {each.key}")
+        check_nodes(each.key, each.values if each.operator == "In" else ())
     boards = boards_named(spec.hardware.gpu, gpus)
     refused = [list(board_refusals(version or "", board)) for board in boards]
     if len(boards) > 1 and all(refused):  # of a name that means several

@@ -76,6 +76,22 @@ def test_a_flag_of_vllm_and_a_name_of_others_says_what_decides_about_it(wrong, s
     assert f"spec.{'.'.join(wrong)}: unknown field; {said}" in found
 
 
+@pytest.mark.parametrize(
+    "wrong", [("model", "adapters", "maxLoras"), ("slo", "timeToFirstToken", "ttft"),
+              ("scaleTarget", "port"), ("pods", "disruptionBudget", "replicas")],
+)  # fmt: skip
+def test_no_hint_leads_back_to_where_it_is_written(wrong):
+    value = 1
+    for name in reversed(wrong[1:]):
+        value = {name: value}
+    [found] = [
+        each for each in problems_of(SPEC | {wrong[0]: value}).problems if "unknown field" in each
+    ]
+
+    assert " sets it" not in found
+    assert "computes it" not in found
+
+
 def test_a_field_like_no_other_has_no_suggestion():
     assert "spec.zzz: unknown field" in problems_of(SPEC | {"zzz": 1}).problems
 

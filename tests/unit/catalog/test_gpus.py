@@ -16,6 +16,7 @@ from tonnage.catalog.gpu import (
     UnknownGpuError,
     boards_named,
     built_in_gpus,
+    check_nodes,
     check_resources,
     find_gpu,
     read_gpu,
@@ -275,6 +276,7 @@ def test_a_part_of_a_gpu_is_refused_whatever_classes_there_are(name, part, tmp_p
     ("resource", "part"),
     [
         ("nvidia.com/mig-3g.40gb", "a MIG slice"),
+        ("nvidia.com/gpumem", "a share of a GPU's memory and compute"),
         ("nvidia.com/gpu.shared", "a GPU that several pods share, by time slicing or MPS"),
         ("amd.com/gpu", "made by AMD"),
         ("gpu.intel.com/xe", "made by Intel"),
@@ -286,6 +288,36 @@ def test_a_part_of_a_gpu_is_refused_whatever_classes_there_are(name, part, tmp_p
 def test_a_container_with_what_is_no_whole_nvidia_gpu_is_refused(resource, part) -> None:
     with pytest.raises(UnknownGpuError, match=re.escape(f"asks for {resource}, {part}, which")):
         check_resources(["cpu", resource])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "part"),
+    [
+        ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "a MIG slice"),
+        ("nvidia.com/mig-1g.10gb.product", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb", "a MIG slice"),
+        ("nvidia.com/mig.config", "all-1g.10gb", "MIG slices"),
+        ("nvidia.com/gpu.sharing-strategy", "mps", "GPUs that several pods share"),
+        ("cloud.google.com/gke-gpu-partition-size", "1g.5gb", "MIG slices"),
+        ("cloud.google.com/gke-gpu-sharing-strategy", "time-sharing", "GPUs that several pods"),
+    ],
+)
+def test_nodes_with_parts_of_gpus_are_refused(key, value, part) -> None:
+    with pytest.raises(UnknownGpuError, match=re.escape(part)):
+        check_nodes(key, [value])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cloud.google.com/gke-nodepool", "h100-shared"),
+        ("team", "mig"),
+        ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
+        ("nvidia.com/gpu.sharing-strategy", "none"),
+        ("nvidia.com/mig.config", "all-disabled"),
+    ],
+)
+def test_a_word_of_a_label_of_ones_own_makes_no_part(key, value) -> None:
+    check_nodes(key, [value])
 
 
 def test_a_container_with_whole_gpus_is_not_refused() -> None:

@@ -86,6 +86,20 @@ class TestTheAnswer:
         assert ranked == [each["gpu"] for each in [first, *others] if each["gpu"] not in far]
         assert f"more than 2 times the cost of {first['gpu']}: {far[0]} " in shown
 
+    def test_without_a_demand_has_a_line_by_what_a_token_costs(self, monkeypatch):
+        monkeypatch.setattr(text_of_compare, "FAR", 2)
+        asked = ["--model", "Qwen/Qwen3-8B", "--prompt", "1000", "--output", "200"]
+        found = json.loads(run("compare", *asked, "-o", "json").stdout)["classes"]
+        usd = {each["gpu"]: each["estimate"]["usdPerMillionTokens"] for each in found}
+        cheapest = usd[found[0]["gpu"]]
+        far = [name for name, each in usd.items() if each > 2 * cheapest]
+
+        shown = run("compare", *asked, COLUMNS="120").stdout
+        ranked = re.findall(r"^ +[0-9]+ +([A-Z0-9-]+) +[TPD]", shown, re.MULTILINE)
+
+        assert far
+        assert ranked == [name for name in usd if name not in far]
+
     def test_holds_for_each_class_what_status_and_batches_hold(self):
         (first, *_) = as_json(LLAMA, options=["--gpu", "H200"])["classes"]
 

@@ -78,6 +78,7 @@ class TestFiles:
             ("Recommend", "Recommend", (0, 0), False),
             ("Recommend", "Auto", (0, 4), True),
             ("Auto", "Recommend", (4, 4), False),  # what runs stays
+            ("Recommend", "Paused", (0, 0), False),
         ],
     )
     def test_what_creates_nothing_costs_nothing(self, diff, before, after, replicas, created):

@@ -353,7 +353,48 @@ class TestOfAFile:
 
         assert [each["metadata"]["name"] for each in found] == ["one", "two"]
         assert [each["fleets"]["running"]["replicas"] for each in found] == [6, 1]
-        assert "Deployment proxy runs no vLLM: skipped" in result.stderr
+        assert "Deployment proxy runs no vLLM (nothing in its command starts" in result.stderr
+
+    def test_what_cannot_be_planned_ends_no_other(self):
+        router = self.named("router")
+        router["spec"]["template"]["spec"]["containers"] = [
+            {"name": "router", "image": "lmcache/lmstack-router:v0.1", "args": ["--port=80"]}
+        ]
+        classless = self.named("classless", nodeSelector={})
+        groups = self.named("one") | {"kind": "LeaderWorkerSet",
+                                      "apiVersion": "leaderworkerset.x-k8s.io/v1"}  # fmt: skip
+        template = groups["spec"].pop("template")
+        groups["spec"]["leaderWorkerTemplate"] = {"size": 1, "workerTemplate": template}
+        bodies = [self.named("one"), router, classless, groups, self.named("llama-3.1-8b")]
+        result = self.piped(*bodies, options=["-o", "json"])
+        found = json.loads(result.stdout)
+
+        assert result.exit_code == 3
+        assert [each["metadata"]["name"] for each in found] == ["one", "llama-3-1-8b"]
+        assert found[1]["modelDeployment"]["spec"]["scaleTarget"]["name"] == "llama-3.1-8b"
+        said = " ".join(result.stderr.split())
+        assert "Deployment router runs no vLLM" in said
+        assert "Deployment classless: label nvidia.com/gpu.product: no node selector" in said
+        assert "LeaderWorkerSet one: another workload has its name and namespace" in said
+
+    def test_keeps_what_was_asked_of_scaling(self):
+        found = figures(
+            self.piped(
+                foreign(),
+                options=[
+                    "--set",
+                    "scaling.routing=LeastOutstanding",
+                    "--set",
+                    "scaling.maxReplicas=3",
+                    "-o",
+                    "json",
+                ],
+            )
+        )
+
+        assert found["modelDeployment"]["spec"]["scaling"] == {
+            "mode": "Recommend", "routing": "LeastOutstanding", "maxReplicas": 3,
+        }  # fmt: skip
 
     def test_without_any_of_vllm_there_is_nothing_to_plan(self):
         proxy = self.named("proxy")

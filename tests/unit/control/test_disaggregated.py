@@ -255,6 +255,17 @@ class TestWhereNothingIsMade:
         assert writes.roles == ()
         assert conditions(writes)["PlanValid"].reason == "ScaleOnly"
 
+    def test_the_operator_recommends(self, made):
+        """The spec is read as Recommend then: the verdict, and no role is made or changed."""
+        advised = an_object(scaling={"mode": "Recommend", "maxReplicas": 16})
+        fleet = {"settings": {"mode": "recommend"}}
+        fresh, _ = ticked(advised, fleet=fleet)
+        stale = {**as_made(made)[0], "spec": as_made(made)[0]["spec"] | {"contextLength": 16384}}
+        left, _ = ticked(advised, roles=[stale], fleet=fleet)
+
+        assert (fresh.roles, left.roles) == ((), ())
+        assert conditions(fresh)["PlanValid"].message.startswith("two roles: ")
+
     def test_the_name_of_a_role_is_taken(self, made):
         prefill, decode = as_made(made)
         other = decode | {"metadata": decode["metadata"] | {"ownerReferences": []}}

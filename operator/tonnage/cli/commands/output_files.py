@@ -129,8 +129,7 @@ def check_some(manifests: Manifests, names: tuple[str, ...]) -> None:
     """Say what is skipped, and refuse files that hold nothing else."""
     report_skipped(manifests)
     if not (manifests.model_deployments or manifests.problems):
-        workloads = ", and no workload of vLLM," if manifests.deployments else ""
-        raise Failure(f"no ModelDeployment of tonnage.dev{workloads} in {', '.join(names)}")
+        raise Failure(f"no ModelDeployment of tonnage.dev in {', '.join(names)}")
 
 
 def single_model(manifests: Manifests, names: tuple[str, ...], *, command: str) -> ManifestObject:

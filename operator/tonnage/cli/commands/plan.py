@@ -329,9 +329,12 @@ def _loaded(
         return loaded, []
     from tonnage.cli.read.fleet import fleets_in  # noqa: PLC0415  (slow)
 
-    fleets = fleets_in(loaded, question.model_id, gpu)
+    fleets, problems = fleets_in(loaded, question.model_id, gpu)
+    if not (fleets or problems or loaded.problems):
+        files = ", ".join(question.names)
+        raise Failure(f"no ModelDeployment of tonnage.dev, and no workload of vLLM, in {files}")
     made = tuple(one for each in fleets for one in each.manifests.model_deployments)
-    return replace(loaded, model_deployments=made), fleets
+    return replace(loaded, model_deployments=made, problems=(*loaded.problems, *problems)), fleets
 
 
 def _beside_what_runs(
@@ -340,7 +343,7 @@ def _beside_what_runs(
     """Return a plan with what runs today of it, and of a workload what would scale it."""
     place = answer.deployment.namespace, answer.deployment.name
     for each in fleets:
-        if (each.view.namespace, each.view.name) == place or len(fleets) == 1:
+        if each.manifests.model_deployments[0].key[1:] == place:
             answer = with_today(answer, each.view, on_search)
             if each.is_made:
                 [content] = (one.content for one in asked.model_deployments if one.key[1:] == place)

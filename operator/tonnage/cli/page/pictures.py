@@ -187,7 +187,7 @@ def load_figure(sizing: Sizing, replicas: int, requests_per_s: float) -> Figure:
                 values = [(each.ttft_s if name == "TTFT" else each.tpot_s) for each in found]
                 lines += axes.plot(
                     rates,
-                    [math.nan if each is None else each / target.limit_s for each in values],
+                    [_over(each, target) for each in values],
                     linestyle=line,
                     color=color,
                     marker=marker if line == "-" else None,
@@ -204,6 +204,11 @@ def load_figure(sizing: Sizing, replicas: int, requests_per_s: float) -> Figure:
     axes.set_xlim(0.0, None)
     add_legend(figure, lines)
     return figure
+
+
+def _over(latency_s: float | None, target: Target) -> float:
+    """Return a latency over its target; one without end is drawn beyond the picture."""
+    return math.nan if latency_s is None else min(latency_s / target.limit_s, 2 * HIGHEST)
 
 
 def memory_figure(sizing: Sizing) -> Figure:

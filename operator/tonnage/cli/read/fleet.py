@@ -1,5 +1,6 @@
 """What runs under a name in a cluster, as manifests that a plan can be made of."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -7,13 +8,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from tonnage.api.base import KIND
 from tonnage.api.objects import InvalidSpecError, ModelDeployment, parse_model_deployment
+from tonnage.api.spec import NAME_PATTERN
 from tonnage.catalog.config.keys.decoder import ModelConfigError
 from tonnage.catalog.engine import is_vllm_image
 from tonnage.catalog.models import with_second_file
 from tonnage.cli.console import EXIT_INFEASIBLE, NO_RIGHTS, Failure, failing, remark
 from tonnage.cli.read.live import LiveCluster, failures
 from tonnage.cli.read.manifest import ManifestObject, Manifests, block, objects, sort_by_kind
-from tonnage.cli.read.spec_overrides import MOST_REPLICAS, longest_context
+from tonnage.cli.read.spec_overrides import MOST_REPLICAS, longest_context, name_of
 from tonnage.cluster.kube import (
     CONFIG_MAPS,
     DEPLOYMENTS,
@@ -31,7 +33,7 @@ from tonnage.manifests.arguments import engine_flags
 from tonnage.manifests.children import flags_from_annotation
 from tonnage.manifests.names import API_VERSION, NAME_LABEL, WORKLOADS
 from tonnage.manifests.pod import PRODUCT_LABEL, REQUIRED
-from tonnage.manifests.target import TargetEngine, engine_of
+from tonnage.manifests.target import TargetEngine, engine_of, has_gpus
 from tonnage.sizing.request import Flags
 from tonnage.units import engine_integer
 
@@ -198,8 +200,10 @@ class FleetReader(NamedTuple):
 
     def _of_workload(self, body: Object, model_id: str | None, gpu: str | None) -> RunningFleet:
         if gpu is None:
-            named = _products_asked(next(_templates(body))) or set(self._products(body))
-            gpu = _only(named, self.name, "no Ready pod runs on a node with that label")
+            named = _products_asked(next(_templates(body)))
+            named = named if len(named) == 1 else set(self._products(body))
+            with failing(Failure, where=f"{self.name}: "):
+                gpu = _only(named, "no Ready pod runs on a node with that label")
         return _fleet_of(body, self._config_maps(body), model_id, gpu)
 
     def _products(self, body: Object) -> Iterator[str]:
@@ -214,33 +218,42 @@ class FleetReader(NamedTuple):
                     yield product
 
 
-def fleets_in(manifests: Manifests, model_id: str | None, gpu: str | None) -> list[RunningFleet]:
-    """Return what the workloads of vLLM among manifests run; others are named.
+def fleets_in(
+    manifests: Manifests, model_id: str | None, gpu: str | None
+) -> tuple[list[RunningFleet], list[str]]:
+    """Return what the workloads of vLLM among manifests run, and why some cannot be planned.
 
-    ``model_id``, ``gpu``: where a manifest does not say them.
-
-    Raises:
-        Failure: one of them does not say which model or GPUs, or is not as the API server has it.
+    Others are named. ``model_id``, ``gpu``: where a manifest does not say them.
     """
-    found = list[RunningFleet]()
+    fleets, problems = dict[tuple[str, str], RunningFleet](), list[str]()
     for each in manifests.deployments.values():
         beside = manifests.config_maps.values()
         maps = [one.content for one in beside if one.namespace == each.namespace]
         metadata = {"uid": "", **block(each.content, "metadata"), "namespace": each.namespace}
         body = {**each.content, "metadata": metadata}
-        where = f"{each.location}: {each.kind} {each.name}"
+        where, place = f"{each.location}: {each.kind} {each.name}", (each.namespace, each.name)
         try:
             engine = _engine_in(body, maps)
-            if not (is_vllm_image(engine.image) or engine.arguments):
-                remark(f"Note: {where} runs no vLLM: skipped")
+            if not _is_vllm(engine):
+                why, _, _ = engine.problem.partition(":")
+                remark(f"Note: {where} runs no vLLM{why and f' ({why})'}: skipped")
                 continue
-            if (named := gpu) is None:
-                asked = _products_asked(next(_templates(body)))
-                named = _only(asked, where, "no node selector or affinity asks for it")
-            found.append(_fleet_of(body, maps, model_id, named))
+            asked = _products_asked(next(_templates(body)))
+            named = gpu or _only(asked, "no node selector or affinity asks for it")
+            found = _fleet_of(body, maps, model_id, named)
+            if place in fleets:
+                problems.append(f"{where}: another workload has its name and namespace")
+            fleets.setdefault(place, found)
+        except Failure as failure:
+            problems.append(f"{where}: {failure.message}")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise Failure(f"{where} is not as an API server has it: {error}") from error
-    return found
+            problems.append(f"{where} is not as an API server has it: {error}")
+    return [*fleets.values()], problems
+
+
+def _is_vllm(engine: TargetEngine) -> bool:
+    """Tell whether a container is an engine: others have arguments too, and no GPU."""
+    return is_vllm_image(engine.image) or bool(engine.arguments and has_gpus(engine))
 
 
 def _templates(body: Object) -> Iterator[Object]:
@@ -265,10 +278,10 @@ def _products_asked(template: Object) -> set[str]:
     return {str(each) for each in named if each}
 
 
-def _only(products: set[str], name: str, why_none: str) -> str:
+def _only(products: set[str], why_none: str) -> str:
     if len(products) != 1:
         some = ", ".join(sorted(products)) or why_none
-        raise Failure(f"{name}: label {PRODUCT_LABEL}: {some}; name the class with --gpu")
+        raise Failure(f"label {PRODUCT_LABEL}: {some}; name the class with --gpu")
     return next(iter(products))
 
 
@@ -279,7 +292,7 @@ def _fleet_of(body: Object, maps: Sequence[Object], model_id: str | None, gpu: s
     found = {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "metadata": {"name": name, "namespace": body["metadata"]["namespace"]},
+        "metadata": {"name": _own_name(name), "namespace": body["metadata"]["namespace"]},
         "spec": {
             **_model(_engine_in(body, maps), model_id),
             "hardware": {"gpu": gpu},
@@ -290,6 +303,11 @@ def _fleet_of(body: Object, maps: Sequence[Object], model_id: str | None, gpu: s
     return RunningFleet(
         manifests=_manifests((found, body, *maps)), view=deployment_view(body, kind), is_made=True
     )
+
+
+def _own_name(name: str) -> str:
+    """Return the name of a workload as one of ours may be: shorter, and without dots."""
+    return name if re.fullmatch(NAME_PATTERN, name) else name_of(name)
 
 
 def _manifests(found: Iterable[Object]) -> Manifests:

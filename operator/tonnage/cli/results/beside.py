@@ -150,8 +150,9 @@ def with_today(answer: Planned, view: "DeploymentView", on_search: OnSearch) -> 
 
 def with_scaler(answer: Planned, asked: Mapping[str, Any], running: int) -> Planned:
     """Return a plan with the ModelDeployment that would scale what runs: as advice, at first."""
-    most = min(MOST_REPLICAS, ROOM * max(answer.replicas, running))
-    scaling = {"mode": "Recommend", "maxReplicas": most}
+    scaling = {"mode": "", **asked["spec"]["scaling"]} | {"mode": "Recommend"}
+    if scaling["maxReplicas"] == MOST_REPLICAS:  # nobody gave it
+        scaling["maxReplicas"] = min(MOST_REPLICAS, ROOM * max(answer.replicas, running))
     made = {**asked, "spec": {**asked["spec"], "scaling": scaling}}
     return replace(answer, beside={**answer.beside, SCALER: made})
 

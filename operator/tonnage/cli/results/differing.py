@@ -85,17 +85,21 @@ class Difference:
         return f"{known.deployment.namespace}/{known.deployment.name}" if known else ""
 
     def runs(self, side: Planned | Refused | None) -> int:
-        """Return the replicas on a side: in Recommend those that run in any case."""
+        """Return the replicas on a side: where nothing acts those that run in any case."""
         if not isinstance(side, Planned):
             return 0
-        spec = side.deployment.spec
-        if spec.scaling.mode == "Recommend" and spec.scale_target is None:
+        if _makes_none(side):
             return self.running.replicas if self.running else 0
         return side.replicas
 
     def cost(self, side: Planned | Refused | None) -> float | None:
         """Return USD per hour of the replicas on a side; None: there is no price, or no plan."""
-        return usd_per_hour(side.sizing, self.runs(side)) if isinstance(side, Planned) else None
+        if not isinstance(side, Planned):
+            return None
+        number = self.runs(side)
+        stays = _makes_none(side) and isinstance(self.before, Planned)
+        sizing = self.before.sizing if stays and isinstance(self.before, Planned) else side.sizing
+        return usd_per_hour(sizing, number) if number else 0.0
 
     @property
     def kind(self) -> Kind:
@@ -152,6 +156,11 @@ class Difference:
         if running is None or not self.pod_changes:
             return 0
         return running.replicas * running.num_nodes
+
+
+def _makes_none(side: Planned) -> bool:
+    spec = side.deployment.spec
+    return spec.scaling.mode in {"Recommend", "Paused"} and spec.scale_target is None
 
 
 def offload_of(answer: Planned | Refused | None) -> str | None:
@@ -262,6 +271,8 @@ def _created(each: Difference) -> str:
     """Write the replicas that are created where there was none; empty: none are."""
     after, number = each.after, each.runs(each.after)
     if not number or each.runs(each.before) or not isinstance(after, Planned):
+        return ""
+    if after.deployment.spec.scale_target:
         return ""
     gpus = number * after.sizing.parallelism.num_gpus
     replicas = count_of(number, "replica")

@@ -30,6 +30,7 @@ from tonnage.explain.demand_outcome import (
     price_notes,
 )
 from tonnage.explain.report import bottleneck_of
+from tonnage.sizing.bill import Bill
 from tonnage.sizing.compare import Choice
 from tonnage.sizing.plan import requests_per_s_asked
 from tonnage.sizing.request import spread_of
@@ -169,10 +170,15 @@ def notes(found: Compared) -> Iterator[str]:
 def _far(found: Compared) -> list[Choice]:
     """Return the classes that cost many times the first, where nobody named any."""
     first, *others = found.selection.choices
+    by_tokens = requests_per_s_asked(first.sizing) is None
+
+    def cost(bill: Bill) -> float:
+        return bill.usd_per_million_tokens if by_tokens else bill.usd_per_hour
+
     if found.are_named or first.bill is None:
         return []
-    most = FAR * first.bill.usd_per_hour
-    return [each for each in others if each.bill and each.bill.usd_per_hour > most]
+    most = FAR * cost(first.bill)
+    return [each for each in others if each.bill and cost(each.bill) > most]
 
 
 def _price_notes(found: Compared) -> Iterator[str]:

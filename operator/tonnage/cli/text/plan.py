@@ -67,7 +67,7 @@ def beside_report(answer: Planned, console: Console) -> Iterator[RenderableType]
             f"{target['name']}, once it and its pod template have the label "
             f'{MANAGED_LABEL}: "true"'
         )
-        yield from section(title, indent(Text(written.rstrip())))
+        yield from section(title, indent(Text(written.rstrip(), no_wrap=True, overflow="ignore")))
     if hours := answer.beside.get(HOURS):
         yield from _hours(hours, answer.replicas, console)
 

@@ -224,6 +224,10 @@ def _cached_share(engines: Iterable[EngineSamples]) -> float | None:
     return None if computed is None else 1 - computed
 
 
+MUCH_MORE: Final = 1.02
+"""Times what is served: what comes beyond that is no noise."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Times:
     """Means of requests, in seconds. None: not known."""
@@ -250,12 +254,14 @@ def _times(known: Evidence) -> _Times:
     if queue_s is None or prefill_s is None or not started_per_s:
         return _Times(queue_s=queue_s, prefill_s=prefill_s)
     waited_s = max(queue_s, sum(e.waiting or 0.0 for e in known.engines) / started_per_s)
-    came_per_s = sum((w.completed_per_s or 0.0) + (w.in_flight_per_s or 0.0) for w in windows)
+    known_of = [w for w in windows if None not in {w.completed_per_s, w.in_flight_per_s}]
+    came_per_s = sum((w.completed_per_s or 0.0) + (w.in_flight_per_s or 0.0) for w in known_of)
+    served_per_s = sum(w.started_per_s or 0.0 for w in known_of)
     found = _Times(
         queue_s=waited_s,
         prefill_s=prefill_s,
         is_growing=waited_s > queue_s,
-        served=started_per_s / came_per_s if came_per_s > started_per_s else None,
+        served=served_per_s / came_per_s if came_per_s > MUCH_MORE * served_per_s else None,
     )
     ttft_s = mean_of((w.seconds, w.first_token_s_per_s, w.started_per_s) for w in windows)
     tells_all = all(None not in {w.first_token_s_per_s, w.queue_s_per_s} for w in windows)

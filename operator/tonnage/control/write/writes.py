@@ -128,6 +128,7 @@ def writes_for(found: Assessment, reported: Reported, fleet: Fleet) -> tuple[Wri
     may_make = may_apply and fleet.settings.mode == "full" and not is_for_nothing
     template = found.template if may_make else None
     may_apply_roles = may_apply or (bool(found.state.own_roles) and not (waits or view.is_deleting))
+    may_apply_roles = may_apply_roles and fleet.settings.mode == "full"
     roles, known = _roles(found, known, fleet) if may_apply_roles else ((), known)
     checks = acts and not waits and owns_children(found) and _is_check_due(found, fleet)
     is_scaling = scale is not None or (template is not None and deployment is None)
