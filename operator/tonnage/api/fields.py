@@ -69,7 +69,7 @@ SET_ELSEWHERE = {
     "port": "Tonnage sets it",
 }
 """Flags that are refused, and what decides about them instead."""
-SAID_ELSEWHERE = SET_ELSEWHERE | {
+DECIDED_ELSEWHERE = SET_ELSEWHERE | {
     "gpus": "hardware.gpusPerReplica sets it",
     "itl": "slo.timePerOutputToken sets it",
     "qps": "demand.requestsPerSecond sets it",

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
 from tonnage.api.base import GROUP, KIND, VERSION
-from tonnage.api.fields import NAMED_BY_OTHERS, SAID_ELSEWHERE, flag_refusal
+from tonnage.api.fields import DECIDED_ELSEWHERE, NAMED_BY_OTHERS, flag_refusal
 from tonnage.api.pod_rules import printable
 from tonnage.api.spec import (
     MAX_TOPOLOGY_NAME_LENGTH,
@@ -172,8 +172,8 @@ def _near(place: Sequence[str | int]) -> str:
     *parents, name = (str(each) for each in place if isinstance(each, str))
     flag = re.sub("(?<=[a-z])(?=[A-Z])|_", "-", name).lower()
     is_near = len(parents) <= 1 and {*parents} <= NAMED_BY_OTHERS
-    if is_near and flag in SAID_ELSEWHERE:
-        return f"; {SAID_ELSEWHERE[flag]}"
+    if is_near and flag in DECIDED_ELSEWHERE:
+        return f"; {DECIDED_ELSEWHERE[flag]}"
     known = _spec_fields()
     beside = [path[-1] for path in known if list(path[:-1]) == parents]
     near = [(*parents, each) for each in get_close_matches(name, beside, n=1)]

@@ -99,9 +99,9 @@ class _Problem:
             max(0.0, min(widest, math.log(HIGHEST_EFFICIENCY / self._start[1]))),
             max(0.0, min(widest, math.log(HIGHEST_EFFICIENCY / self._start[2]))),
         )
-        self._free = self._told_apart()
+        self._free = self._moving()
 
-    def _told_apart(self) -> frozenset[int]:
+    def _moving(self) -> frozenset[int]:
         """Return the constants that move: as many as steps, first those that steps hang on most."""
         at = self.residuals(UNMOVED)
         weights = [_product(slope, slope) for slope in self._slopes(UNMOVED, at)]

@@ -214,15 +214,15 @@ def _over(latency_s: float | None, target: Target) -> float:
 def memory_figure(sizing: Sizing) -> Figure:
     """Draw the memory of a GPU as a bar."""
     figure = blank(MEMORY_PX)
-    axes, left, bars = figure.add_subplot(), 0.0, list[Artist]()
+    axes, begins_gib, bars = figure.add_subplot(), 0.0, list[Artist]()
     colors = itertools.cycle(color for color, _ in SERIES)
     for part in memory_parts(sizing):
         color = FAINT if part.name == "unused" else next(colors)
-        [bar] = axes.barh(0.0, part.num_bytes / GIB, left=left, color=color)
+        [bar] = axes.barh(0.0, part.num_bytes / GIB, left=begins_gib, color=color)
         bar.set_label(_part_written(part))
         bars.append(bar)
-        left += part.num_bytes / GIB
-    axes.set(xlabel="GiB", xlim=(0.0, left), yticks=[])
+        begins_gib += part.num_bytes / GIB
+    axes.set(xlabel="GiB", xlim=(0.0, begins_gib), yticks=[])
     add_legend(figure, bars)
     return figure
 
