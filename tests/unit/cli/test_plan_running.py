@@ -365,7 +365,8 @@ class TestOfAFile:
                                       "apiVersion": "leaderworkerset.x-k8s.io/v1"}  # fmt: skip
         template = groups["spec"].pop("template")
         groups["spec"]["leaderWorkerTemplate"] = {"size": 1, "workerTemplate": template}
-        bodies = [self.named("one"), router, classless, groups, self.named("llama-3.1-8b")]
+        bodies = [self.named("one"), router, classless, groups, self.named("llama-3.1-8b"),
+                  self.named("llama-3-1-8b")]  # fmt: skip
         result = self.piped(*bodies, options=["-o", "json"])
         found = json.loads(result.stdout)
 
@@ -375,7 +376,8 @@ class TestOfAFile:
         said = " ".join(result.stderr.split())
         assert "Deployment router runs no vLLM" in said
         assert "Deployment classless: label nvidia.com/gpu.product: no node selector" in said
-        assert "LeaderWorkerSet one: another workload has its name and namespace" in said
+        assert "Deployment llama-3-1-8b: another workload has its namespace and name" in said
+        assert "LeaderWorkerSet one: another workload has its namespace and name" in said
 
     def test_keeps_what_was_asked_of_scaling(self):
         found = figures(

@@ -231,7 +231,8 @@ def fleets_in(
         maps = [one.content for one in beside if one.namespace == each.namespace]
         metadata = {"uid": "", **block(each.content, "metadata"), "namespace": each.namespace}
         body = {**each.content, "metadata": metadata}
-        where, place = f"{each.location}: {each.kind} {each.name}", (each.namespace, each.name)
+        where = f"{each.location}: {each.kind} {each.name}"
+        place = each.namespace, _own_name(each.name)
         try:
             engine = _engine_in(body, maps)
             if not _is_vllm(engine):
@@ -242,7 +243,7 @@ def fleets_in(
             named = gpu or _only(asked, "no node selector or affinity asks for it")
             found = _fleet_of(body, maps, model_id, named)
             if place in fleets:
-                problems.append(f"{where}: another workload has its name and namespace")
+                problems.append(f"{where}: another workload has its namespace and name")
             fleets.setdefault(place, found)
         except Failure as failure:
             problems.append(f"{where}: {failure.message}")
