@@ -47,8 +47,8 @@ there also by the labels of MIG's and of sharing strategies:
 | Google | `TPU-v5e`, `google.com/tpu` |
 | Huawei | `Ascend-910B`, `huawei.com/Ascend910` |
 
-A part of a GPU has neither its memory nor its bandwidth. Node selectors of a scale target are not
-looked at, and a plugin that shares GPUs under `nvidia.com/gpu` cannot be told from whole ones."""
+A part of a GPU has neither its memory nor its bandwidth. Tonnage does not read the node selector of
+a scale target, and cannot tell shared GPUs from whole ones where both are `nvidia.com/gpu`."""
 MODELS: Final = """Shapes are counted from the `config.json` of each model. The certainty says
 whether that file was seen, or written down from the published architecture and checked by the
 number of parameters. A model that is not here is sized from its own `config.json`."""

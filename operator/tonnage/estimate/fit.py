@@ -104,7 +104,8 @@ class _Problem:
     def _moving(self) -> frozenset[int]:
         """Return the constants that move: as many as steps, first those that steps hang on most."""
         at = self.residuals(UNMOVED)
-        weights = [_product(slope, slope) for slope in self._slopes(UNMOVED, at)]
+        slopes = [self._slope(UNMOVED, axis, at) for axis in range(len(UNMOVED))]
+        weights = [_product(slope, slope) for slope in slopes]
         order = sorted(range(len(weights)), key=lambda axis: -weights[axis])
         return frozenset(order[: len(self._timed)])
 
@@ -173,8 +174,8 @@ class _Problem:
         """Return the matrix and the right side of the Gauss-Newton step, the prior's included."""
         at = self.residuals(moves)
         slopes = [
-            slope if axis in self._free else [0.0] * len(slope)
-            for axis, slope in enumerate(self._slopes(moves, at))
+            self._slope(moves, axis, at) if axis in self._free else [0.0] * len(at)
+            for axis in range(len(moves))
         ]
         rows = [[_product(one, other) for other in slopes] for one in slopes]
         right = [-_product(slope, at) for slope in slopes]
@@ -183,9 +184,6 @@ class _Problem:
             right[axis] -= moves[axis] / wide**2
         first, second, third = [(row[0], row[1], row[2]) for row in rows]
         return (first, second, third), (right[0], right[1], right[2])
-
-    def _slopes(self, moves: Three, at: list[float]) -> list[list[float]]:
-        return [self._slope(moves, axis, at) for axis in range(len(moves))]
 
     def _slope(self, moves: Three, axis: int, at: list[float]) -> list[float]:
         stepped = list(moves)

@@ -384,7 +384,7 @@ def demand_rows(sizing: Sizing, replicas: int) -> Iterator[tuple[str, str]]:
 def _target_rows(sizing: Sizing, asked: DemandOutcome) -> Iterator[tuple[str, str]]:
     """Yield what each target comes to, and where too much comes, what is in time of it.
 
-    Of a rate that goes on: in the mean, without the requests that wait when it begins.
+    Of a rate that goes on: on average, without the requests that wait when it begins.
     """
     for name, reached, target in reached_targets(sizing, asked.served):
         yield name, f"{reached} (target {target})"

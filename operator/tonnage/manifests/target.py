@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -109,7 +109,9 @@ def target_engine(
         each for each in pod_spec.get("containers") or () if isinstance(each, Mapping)
     ] or [{}]
     named = (each for each in containers if each.get("name") == CONTAINER)
-    container = next(named, None) or next(filter(_has_gpus, containers), containers[0])
+    container = next(named, None) or next(
+        (each for each in containers if has_gpus(_limited(each))), containers[0]
+    )
     image = container.get("image")
     image = image if isinstance(image, str) else ""
     around = Surroundings(
@@ -139,13 +141,9 @@ def target_engine(
     )
 
 
-def _has_gpus(container: Mapping[str, Any]) -> bool:
-    return any(map(GPUS.fullmatch, _limited(container)))
-
-
-def has_gpus(engine: TargetEngine) -> bool:
-    """Tell whether the container of an engine asks for GPUs, or parts of them."""
-    return any(map(GPUS.fullmatch, engine.resources))
+def has_gpus(resources: Iterable[str]) -> bool:
+    """Tell whether GPUs, or parts of them, are among the resources of a container."""
+    return any(map(GPUS.fullmatch, resources))
 
 
 def _limited(container: Mapping[str, Any]) -> tuple[str, ...]:

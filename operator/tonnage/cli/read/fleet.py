@@ -204,7 +204,8 @@ class FleetReader(NamedTuple):
             named = named if len(named) == 1 else set(self._products(body))
             with failing(Failure, where=f"{self.name}: "):
                 gpu = _only(named, "no Ready pod runs on a node with that label")
-        return _fleet_of(body, self._config_maps(body), model_id, gpu)
+        maps = self._config_maps(body)
+        return _fleet_of(body, maps, _model(_engine_in(body, maps), model_id), gpu)
 
     def _products(self, body: Object) -> Iterator[str]:
         labels = block(body, "spec", "selector", "matchLabels") or {NAME_LABEL: self.name}
@@ -241,7 +242,7 @@ def fleets_in(
                 continue
             asked = _products_asked(next(_templates(body)))
             named = gpu or _only(asked, "no node selector or affinity asks for it")
-            found = _fleet_of(body, maps, model_id, named)
+            found = _fleet_of(body, maps, _model(engine, model_id), named)
             if place in fleets:
                 problems.append(f"{where}: another workload has its namespace and name")
             fleets.setdefault(place, found)
@@ -254,7 +255,7 @@ def fleets_in(
 
 def _is_vllm(engine: TargetEngine) -> bool:
     """Tell whether a container is an engine: others have arguments too, and no GPU."""
-    return is_vllm_image(engine.image) or bool(engine.arguments and has_gpus(engine))
+    return is_vllm_image(engine.image) or bool(engine.arguments and has_gpus(engine.resources))
 
 
 def _templates(body: Object) -> Iterator[Object]:
@@ -286,8 +287,8 @@ def _only(products: set[str], why_none: str) -> str:
     return next(iter(products))
 
 
-def _fleet_of(body: Object, maps: Sequence[Object], model_id: str | None, gpu: str) -> RunningFleet:
-    """Return a workload of somebody else, and the ModelDeployment that would scale it."""
+def _fleet_of(body: Object, maps: Sequence[Object], model: Object, gpu: str) -> RunningFleet:
+    """Return a workload of somebody else, and what would scale it, with these fields of a model."""
     kind = WORKLOADS[body["kind"]]
     name = body["metadata"]["name"]
     found = {
@@ -295,7 +296,7 @@ def _fleet_of(body: Object, maps: Sequence[Object], model_id: str | None, gpu: s
         "kind": KIND,
         "metadata": {"name": _own_name(name), "namespace": body["metadata"]["namespace"]},
         "spec": {
-            **_model(_engine_in(body, maps), model_id),
+            **model,
             "hardware": {"gpu": gpu},
             "scaling": {"maxReplicas": MOST_REPLICAS},
             "scaleTarget": {"kind": kind.kind, "name": name},

@@ -15,7 +15,7 @@ from tonnage.cli.read.manifest import block
 from tonnage.cli.results.plan_summary import is_short
 from tonnage.cli.results.planning import Planned, Refused, RunningState
 from tonnage.cli.results.rendering import FILE_SITE, template_manifest
-from tonnage.control.input.state import DeploymentView
+from tonnage.control.input.state import ACTING, DeploymentView
 from tonnage.explain.demand_outcome import at_demand, price_figures, price_notes, reached_targets
 from tonnage.explain.report import OFFLOAD, usd_per_hour
 from tonnage.fleet.views import deployment_view
@@ -96,9 +96,9 @@ class Difference:
         """Return USD per hour of the replicas on a side; None: there is no price, or no plan."""
         if not isinstance(side, Planned):
             return None
-        number = self.runs(side)
-        stays = _makes_none(side) and isinstance(self.before, Planned)
-        sizing = self.before.sizing if stays and isinstance(self.before, Planned) else side.sizing
+        number, sizing = self.runs(side), side.sizing
+        if _makes_none(side) and isinstance(self.before, Planned):
+            sizing = self.before.sizing
         return usd_per_hour(sizing, number) if number else 0.0
 
     @property
@@ -160,7 +160,7 @@ class Difference:
 
 def _makes_none(side: Planned) -> bool:
     spec = side.deployment.spec
-    return spec.scaling.mode in {"Recommend", "Paused"} and spec.scale_target is None
+    return spec.scaling.mode not in ACTING and spec.scale_target is None
 
 
 def offload_of(answer: Planned | Refused | None) -> str | None:

@@ -239,7 +239,7 @@ class _Times:
     is_growing: bool = False
     """Who came last waits longer than those that finished."""
     served: float | None = None
-    """First tokens over requests that came: what can be in time in the mean. None: all, or not
+    """First tokens over requests that came: the mean share that can be in time. None: all, or not
     known."""
 
 
