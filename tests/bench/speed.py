@@ -70,7 +70,9 @@ def spread_of(case: Case, era: Era) -> float:
     """Return by which fraction the value may be off, either way."""
     subject = (case.gpu, case.shape.weight_format, case.shape)
     is_first = case.metric in FIRST_TOKENS
-    spread = first_token_spread(*subject, case.run.minor) if is_first else speed_spread(*subject)
+    spread = speed_spread(*subject)
+    if is_first:
+        spread = first_token_spread(*subject, minor=case.run.minor)
     if not is_first and case.metric not in STEPS | {"batch_e2e_ms"}:
         spread = together(spread, OTHER_SPREAD)
     if era.name == "2024" and not case.is_static:

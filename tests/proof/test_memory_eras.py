@@ -193,3 +193,24 @@ def test_kernels_are_timed_while_it_compiles(release: str) -> None:
     times = bool(re.search(r'"benchmark_combo_kernel"\] = (?!False)', text))
 
     assert known_engine(minor(release)).constants.benchmarks_kernels == times
+
+
+def test_stages_wait_for_sampled_tokens_where_its_runner_takes_them_on_the_computing_stream(
+    release: str,
+) -> None:
+    known = known_engine(minor(release))
+    first = source(release, "v1/worker/gpu_model_runner.py")
+    second = source(release, "v1/worker/gpu/pp_utils.py") if is_second_in(release) else ""
+    is_gated = "def _pp_receive_prev_sampled_token_ids_to_input_batch" in first
+
+    overlaps = [
+        known.overlaps_stages(schedules_async=True, has_second_runner=each)
+        for each in (False, True)
+    ]
+    assert overlaps == [not is_gated, not is_gated or "self.broadcast_stream" in second]
+    assert known.overlaps_stages(schedules_async=False, has_second_runner=False)
+
+
+def is_second_in(release: str) -> bool:
+    folder = unpacked(release, cache_folder() / "proof")
+    return (folder / "vllm" / "v1/worker/gpu/pp_utils.py").exists()

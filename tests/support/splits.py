@@ -6,6 +6,7 @@ from dataclasses import replace
 from tonnage.api.spec import Spec
 from tonnage.catalog.engine_speed import speed_table
 from tonnage.catalog.gpu import built_in_gpus
+from tonnage.catalog.speed_range import together
 from tonnage.sizing.errors import SizingError
 from tonnage.sizing.parallelism.draft import splits_for
 from tonnage.sizing.plan import size_with
@@ -20,11 +21,19 @@ def mean_cost_of(sizing):
 
 
 def swept_costs(request):
-    """Yield what each split within a node costs in that mean, each searched by itself in full."""
+    """Yield what each split within a node costs in that mean, each searched by itself in full.
+
+    A pipeline, whose steps nobody measured, is dearer by as much as it is more in doubt.
+    """
+    table = speed_table()
+    step = table.spread_fraction["step"]
+    doubt = together(step, table.unmeasured_fraction["pipeline"])
     for split in splits_for(request):
         if split.num_gpus <= request.gpu.gpus_per_node:
             with suppress(SizingError):
-                yield mean_cost_of(size_with(request, split))
+                has_no_price, amount = mean_cost_of(size_with(request, split))
+                dearer = (1 + doubt) / (1 + step) if split.pipeline > 1 else 1.0
+                yield has_no_price, amount * dearer
 
 
 def up_to_the_error(cost):

@@ -248,6 +248,18 @@ class KnownEngine:
             return None
         return None if by_ngram and not runner.drafts_by_ngram else runner
 
+    def overlaps_stages(self, *, schedules_async: bool, has_second_runner: bool) -> bool:
+        """Tell whether the stages of a pipeline work on several batches at once.
+
+        Sources:
+            [vllm-source] v1/worker/gpu_model_runner.py
+            _pp_receive_prev_sampled_token_ids_to_input_batch; v1/worker/gpu/pp_utils.py.
+        """
+        gated: str = at_version(_vllm()["gated_pipelines"], self.minor)
+        if gated == "none" or not schedules_async:
+            return True
+        return gated == "first" and has_second_runner
+
 
 def find_engine(version: str) -> KnownEngine:
     """Look up the constants of a vLLM version that can be run.

@@ -102,6 +102,8 @@ class SpeedConstants:
     """The same for each request that streams at that time through the same server."""
     per_prompt_token_s: float = 0.0
     """Of making tokens from a prompt's text."""
+    overlaps_stages: bool = True
+    """Whether the stages of a pipeline work on several batches at once."""
 
     @property
     def experts_bandwidth_efficiency(self) -> float:
@@ -221,6 +223,7 @@ class RunMode:
     schedules_async: bool = True
     has_second_runner: bool = False
     """And no experts: with experts it was not measured."""
+    overlaps_stages: bool = True
     experts: str = ""
     """Kernels that a recipe has routed experts multiplied in; those of the version if empty."""
 
@@ -267,6 +270,7 @@ def prior_speed(
         experts_half_width=experts.half_width,
         per_step_s=table.per_step_s["async" if run.schedules_async else "sync"],
         per_scaled_product_s=table.per_scaled_product_s.get(scaling, 0.0),
+        overlaps_stages=run.overlaps_stages,
         per_sequence_s=table.per_sequence_s["second" if run.has_second_runner else "first"],
         cache_bandwidth_factor=cache / bandwidth * weights.traffic,
         per_experts_block_s=of_experts(floors, weights, run.experts, plain=floors["other"]),

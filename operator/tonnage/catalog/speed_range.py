@@ -30,16 +30,16 @@ class Unmeasured:
 
 
 @lru_cache(maxsize=256)
-def speed_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> float:
+def speed_spread(gpu: Gpu, weights: WeightFormat, shape: ModelShape, stages: int = 1) -> float:
     """Return by which fraction a predicted step may be off, either way, eight times in ten."""
-    return _spread("step", unmeasured_parts(gpu, weights, shape))
+    return _spread("step", unmeasured_parts(gpu, weights, shape, stages))
 
 
 def first_token_spread(
-    gpu: Gpu, weights: WeightFormat, shape: ModelShape, minor: str = ""
+    gpu: Gpu, weights: WeightFormat, shape: ModelShape, stages: int = 1, *, minor: str = ""
 ) -> float:
     """Return the same for a time to first token, in a version of the engine."""
-    alike = unmeasured_parts(gpu, weights, shape)
+    alike = unmeasured_parts(gpu, weights, shape, stages)
     return _spread("first_token", (*alike, *unmeasured_prompts(gpu, weights, shape, minor)))
 
 
@@ -58,10 +58,16 @@ def together(*fractions: float) -> float:
     return math.expm1(math.hypot(*(math.log1p(each) for each in fractions)))
 
 
-def unmeasured_parts(gpu: Gpu, weights: WeightFormat, shape: ModelShape) -> tuple[Unmeasured, ...]:
-    """Return all that no measured row had."""
+def unmeasured_parts(
+    gpu: Gpu, weights: WeightFormat, shape: ModelShape, stages: int = 1
+) -> tuple[Unmeasured, ...]:
+    """Return all that no measured row had; ``stages``: of the pipeline."""
     table = speed_table()
-    return (*_of_board(table, gpu), *_of_weights(table, gpu, weights, shape), *_of_model(shape))
+    of_model = (*_of_weights(table, gpu, weights, shape), *_of_model(shape))
+    found = (*_of_board(table, gpu), *of_model)
+    if stages == 1:
+        return found
+    return (*found, Unmeasured(kind="pipeline", words=f"a pipeline of {stages} stages"))
 
 
 def unmeasured_prompts(

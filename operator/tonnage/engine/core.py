@@ -52,6 +52,9 @@ class Engine:
         for rank in self.ranks:
             rank.is_logged = is_logged
         self.num_ranks = limits.num_ranks
+        self.num_microbatches = costs.num_microbatches
+        self.draining = 0
+        self.drained_s = self.drain_s = self.prompts_s = 0.0
         self.max_queued_reqs = limits.max_queued_reqs
         self.max_queued_tokens = limits.num_ranks * limits.max_queued_tokens
         self.table = table
@@ -193,14 +196,25 @@ class Engine:
             if rank.schedule(self.step_number, self.now_s) or rank.prefilled:
                 is_single = True
             num_decoding += rank.num_decoding
-            prefill += rank.prefill_tokens
+            prefill += rank.fullest_tokens
             running = max(running, rank.num_running)
         self.peak_running = max(self.peak_running, running)
         line = self._slowest(num_decoding, 0)
         shared_s = self.base_s[num_decoding]
+        self.prompts_s = 0.0
         if prefill:
-            shared_s += self._prefill_s(num_decoding, prefill) - prefill * self.own_s
+            self.prompts_s = self._prefill_s(num_decoding, prefill) - prefill * self.own_s
+            shared_s += self.prompts_s
+            self.prompts_s += self._own_prompts_s(line)
         self.first_s = shared_s + self._line_s(line, num_decoding, 0)
+        self.drain_s = 0.0
+        if self.draining:
+            left_s = self.drained_s - self.now_s
+            hidden_s = self.draining * self.first_s / self.num_microbatches
+            self.drain_s = max(0.0, left_s - hidden_s)
+            if self.drain_s:
+                self.first_s += self.drain_s
+                is_single = True
         self.steps, self.more_s, self.has_chunks = 1, 0.0, prefill > 0
         if not is_single and (num_decoding or prefill):
             self.steps = self._alike(line, num_decoding)
@@ -229,13 +243,17 @@ class Engine:
     def _line_s(self, line: int, num_decoding: int, later: int) -> float:
         """Return what a rank's reads (even lines) or its work (odd ones) take."""
         rank = self.ranks[line // 2]
-        own_s = rank.pairs_s + later * rank.pairs_slope_s + rank.prefill_tokens * self.own_s
+        own_s = self._own_prompts_s(line) + later * rank.pairs_slope_s
         factor = self.factor[num_decoding]
         if line % 2:
             price_s = rank.compute_s + later * rank.compute_slope_s
             return own_s + self.compute_s[num_decoding] + factor * price_s
         price_s = rank.memory_s + later * rank.memory_slope_s
         return own_s + self.memory_s[num_decoding] + factor * price_s
+
+    def _own_prompts_s(self, line: int) -> float:
+        rank = self.ranks[line // 2]
+        return rank.pairs_s + rank.fullest_tokens * self.own_s
 
     def _slope_s(self, line: int, num_decoding: int) -> float:
         rank = self.ranks[line // 2]
@@ -269,10 +287,11 @@ class Engine:
 
     def _end(self) -> None:
         duration_s = self.ends_s - self.now_s
+        last_s = self.first_s - self.drain_s + (self.steps - 1) * self.more_s
         self.busy_s += duration_s
         self.num_steps += self.steps
         self.now_s = self.ends_s
-        finished = 0
+        finished, self.draining = 0, 0
         for rank in self.ranks:
             self.decoding_s += duration_s * rank.num_decoding
             self.context_s += duration_s * (rank.num_blocks - rank.free_blocks)
@@ -282,7 +301,9 @@ class Engine:
                 )
             if rank.num_running == rank.max_num_seqs:
                 self.full_s += duration_s
-            rank.end(self.step_number, self.steps, self.now_s)
+            rank.end(self.step_number, self.steps, self.now_s, last_s, self.prompts_s)
+            if rank.num_before_last > self.draining:
+                self.draining, self.drained_s = rank.num_before_last, rank.drained_s
             finished += rank.num_finished
         self.num_outstanding -= finished
         self.step_number += self.steps

@@ -18,7 +18,7 @@ class EngineLimits:
     max_num_seqs: int
     """Sequences that run at once; those still in prefill count too."""
     max_num_batched_tokens: int
-    """Tokens that one step computes, decode and prefill together."""
+    """Tokens that one microbatch of a step computes, decode and prefill together."""
     num_blocks: int
     """KV blocks that sequences can hold (vLLM keeps one more for itself)."""
     block_size: int

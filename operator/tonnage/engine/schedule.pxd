@@ -28,14 +28,16 @@ cdef class Rank:
     cdef public integer window_tables, window_blocks, full_knot, round_blocks
     cdef public integer tokens_verified, num_blocks, partial
     cdef public bint is_logged, is_drafting
-    cdef integer chunk_budget
+    cdef integer chunk_budget, num_microbatches
+    cdef public double drained_s
+    cdef public integer num_before_last
     cdef public integer queued_tokens
     cdef public double free_blocks, growing_blocks, growing_tokens, context_tokens
     cdef public integer num_finished
     cdef public object waiting
     cdef public Heap finishing, crossing
-    cdef public list order, started, preempted, prefilled, finished
-    cdef public integer num_running, num_decoding, decode_tokens, prefill_tokens
+    cdef public list order, started, preempted, prefilled, prefilled_in, finished
+    cdef public integer num_running, num_decoding, decode_tokens, prefill_tokens, fullest_tokens
     cdef public integer num_knots
     cdef public double pairs_s, pairs_slope_s, memory_s, memory_slope_s, compute_s, compute_slope_s
     cdef integer[::1] needing, knots_tokens
@@ -55,11 +57,15 @@ cdef class Rank:
     cpdef double chunk_blocks(self, integer steps) except? -1
     @cython.locals(total=double, decoding=double, later=integer)
     cdef double taken_s(self, integer step, integer steps, double first_s, double more_s) except? -1
-    @cython.locals(number=integer)
-    cdef void end(self, integer step, integer steps, double now_s) except *
+    @cython.locals(index=integer, lag_s=double)
+    cdef void end(self, integer step, integer steps, double now_s, double last_s,
+                  double prompts_s) except *
+    @cython.locals(tokens=integer, shorter_s=double, stage_s=double, own_s=double, after_s=double)
+    cdef double _lag_s(self, integer before, double now_s, double last_s,
+                       double prompts_s) except? -1
     @cython.locals(state=integer)
     cpdef abort(self, integer number, integer step)
-    @cython.locals(before=integer)
+    @cython.locals(before=integer, number=integer)
     cdef bint _make_room(self, integer step) except -1
     cdef double _needed(self, integer step) except -1
     cdef void _forget_ended(self) except *
@@ -110,7 +116,7 @@ cdef class Rank:
     cdef void _complete(self, integer number, double now_s) except *
     @cython.locals(table=RequestTable, remaining=integer, steps=integer, tokens=integer,
                    knot=integer)
-    cdef void _first_token(self, integer number, integer step, double now_s) except *
+    cdef void _first_token(self, integer number, integer step, double now_s, double lag_s) except *
     @cython.locals(steps=integer, most_steps=integer, fewest_steps=integer, most=double, drawn=double)
     cdef integer _steps_of(self, integer tokens) except -1
     @cython.locals(total=double, index=integer)

@@ -11,11 +11,17 @@ that none of these steps ends has a chunk of the same size in each. With draft
 tokens the steps of an answer are drawn when it begins to decode, and it grows by as many tokens in
 each of them; its blocks then grow by a share of one.
 
+With a pipeline a step is one round of its microbatches, each with the token budget of a step and
+its part of the decoding sequences. Prompts fill one after the other, so that the chunks of one
+prompt follow each other through the stages. All last as long as the fullest; what ends in the
+``k``-th ends ``k - 1`` stages after the round, and a whole stage after what it follows. The next
+round has to wait for these stages as far as its own are shorter.
+
 Left out: sharing of prefix blocks between sequences; asynchronous scheduling, which hides the
 scheduler's time and changes no count here.
 
 Sources:
-    [vllm-source] v1/core/sched/scheduler.py schedule.
+    [vllm-source] v1/core/sched/scheduler.py schedule; v1/engine/core.py step_with_batch_queue.
 """
 
 import math
@@ -87,6 +93,7 @@ class Rank:
         self.table = table
         self.max_num_seqs = limits.max_num_seqs
         self.max_batched_tokens = limits.max_num_batched_tokens
+        self.num_microbatches = costs.num_microbatches
         self.block_size = limits.block_size
         self.num_tables = limits.num_tables
         self.fixed_blocks = limits.fixed_blocks
@@ -106,6 +113,7 @@ class Rank:
         self.started: list[int] = []
         self.preempted: list[int] = []
         self.prefilled: list[int] = []
+        self.prefilled_in: list[int] = []
         self.finished: list[int] = []
         self.is_logged = False
         self.num_finished = 0
@@ -114,7 +122,8 @@ class Rank:
         self.num_decoding = 0
         self.context_tokens = 0.0
         self.decode_tokens = self.chunk_budget = 0
-        self.prefill_tokens = 0
+        self.prefill_tokens = self.fullest_tokens = 0
+        self.drained_s, self.num_before_last = 0.0, 0
         self.pairs_s = self.pairs_slope_s = 0.0
         self.needing = array("q", bytes(8 * limits.block_size))
         self.round_blocks = 0
@@ -156,17 +165,20 @@ class Rank:
         self.pairs_s = self.pairs_slope_s = 0.0
         self.num_finished = 0
         if self.prefilled:
-            self.prefilled = []
+            self.prefilled, self.prefilled_in = [], []
         if self.is_logged:
             self.started, self.preempted, self.finished = [], [], []
         if len(self.order) > 2 * self.num_running + SLACK:
             self._forget_ended()
         is_short = self._make_room(step)
-        budget = self.max_batched_tokens - self.decode_tokens
+        budget = self.num_microbatches * self.chunk_budget
         if self.partial >= 0:
-            budget -= self._prefill(self.partial, self.chunk_budget)
+            budget -= self._prefill(self.partial, budget)
         if self.waiting and not is_short:
             self._admit(step, now_s, budget)
+        self.fullest_tokens = min(self.prefill_tokens, self.chunk_budget)
+        if self.fullest_tokens < self.prefill_tokens:
+            self.pairs_s *= self.fullest_tokens / self.prefill_tokens
         return is_short
 
     def steps_alike(self, step: int, most: int) -> int:
@@ -208,8 +220,12 @@ class Rank:
             total += (first_s + later * more_s) * (decoding + self.chunk_blocks(later))
         return total
 
-    def end(self, step: int, steps: int, now_s: float) -> None:
-        """Note what so many steps from this one on computed; ``now_s``: when the last ended."""
+    def end(self, step: int, steps: int, now_s: float, last_s: float, prompts_s: float) -> None:
+        """Note what so many steps from this one on computed.
+
+        ``now_s``: when the last of them ended, ``last_s``: what it took, of which ``prompts_s`` for
+        prompts; without the wait for stages.
+        """
         self.free_blocks -= self.decode_blocks(step, steps) + self.chunk_blocks(steps - 1)
         if self.partial >= 0:
             self.table.blocks[self.partial] += self.chunk_blocks(steps - 1)
@@ -220,8 +236,25 @@ class Rank:
             self.context_tokens += steps * self.growing_tokens
             self._cross(step + steps)
             self._finish(step + steps, now_s)
-        for number in self.prefilled:
-            self._first_token(number, step + steps, now_s)
+        for index in range(len(self.prefilled)):
+            lag_s = self._lag_s(self.prefilled_in[index], now_s, last_s, prompts_s)
+            self._first_token(self.prefilled[index], step + steps, now_s, lag_s)
+        self.num_before_last = 0
+        if self.num_microbatches > 1 and self.prefill_tokens:
+            self.num_before_last = (self.prefill_tokens - 1) // self.chunk_budget
+            lag_s = self._lag_s(self.num_before_last, now_s, last_s, prompts_s)
+            self.drained_s = now_s + lag_s
+
+    def _lag_s(self, before: int, now_s: float, last_s: float, prompts_s: float) -> float:
+        """Return by how much a microbatch with so many before it ends after the step."""
+        if self.num_microbatches == 1:
+            return 0.0
+        tokens = min(self.fullest_tokens, self.prefill_tokens - before * self.chunk_budget)
+        shorter_s = prompts_s * (1 - tokens / self.fullest_tokens)
+        stage_s = last_s / self.num_microbatches
+        own_s = stage_s - shorter_s / self.num_microbatches
+        after_s = (before - 1) * stage_s + own_s if before else 0.0
+        return max(after_s, self.drained_s + before * stage_s + own_s - now_s)
 
     def abort(self, number: int, step: int) -> None:
         """Forget a request between two steps."""
@@ -265,7 +298,8 @@ class Rank:
             self._preempt(self._newest(), step)
         self.decode_tokens = self.num_decoding * self.tokens_verified
         # The chunk stays as large as it is here, whoever is preempted for its blocks.
-        self.chunk_budget = self.max_batched_tokens - self.decode_tokens
+        number = self.num_microbatches
+        self.chunk_budget = self.max_batched_tokens - (self.decode_tokens + number - 1) // number
         while self._needed(step) + self._partial_need() > self.free_blocks + ROUNDING:
             self._preempt(self._newest(), step)
         self.decode_tokens = self.num_decoding * self.tokens_verified
@@ -376,7 +410,7 @@ class Rank:
             return 0.0
         table = self.table
         pending = table.prompt_tokens[number] + table.emitted[number] - table.computed[number]
-        tokens = min(pending, self.chunk_budget)
+        tokens = min(pending, self.num_microbatches * self.chunk_budget)
         needed = self._blocks_for(table.computed[number] + tokens) - table.blocks[number]
         return max(0.0, needed)
 
@@ -395,6 +429,7 @@ class Rank:
         if tokens == pending:
             self.partial = -1
             self.prefilled.append(number)
+            self.prefilled_in.append((self.prefill_tokens - 1) // self.chunk_budget)
         else:
             self.partial = number
         return tokens
@@ -452,7 +487,7 @@ class Rank:
         middle, knot = computed - tokens / 2, 0
         while knot + 1 < self.num_knots and self.knots_tokens[knot + 1] <= middle:
             knot += 1
-        self.pairs_slope_s = tokens * tokens * self.pairs_slopes_s[knot]
+        self.pairs_slope_s = tokens * self.fullest_tokens * self.pairs_slopes_s[knot]
         if knot + 1 < self.num_knots:
             steps = min(steps, 1 + int((self.knots_tokens[knot + 1] - middle) / tokens))
         return steps
@@ -518,17 +553,21 @@ class Rank:
 
     def _complete(self, number: int, now_s: float) -> None:
         self.table.state[number] = DONE
-        self.table.ended_s[number] = now_s
+        self.table.ended_s[number] = now_s + self.table.lag_s[number]
         self.num_running -= 1
         self.num_finished += 1
         if self.is_logged:
             self.finished.append(number)
 
-    def _first_token(self, number: int, step: int, now_s: float) -> None:
-        """Let a sequence whose prefill has ended emit a token, and decode from this step on."""
+    def _first_token(self, number: int, step: int, now_s: float, lag_s: float) -> None:
+        """Let a sequence whose prefill has ended emit a token, and decode from this step on.
+
+        ``lag_s``: by which its microbatch ends after the step, and with it each of its tokens.
+        """
         table = self.table
+        table.lag_s[number] = lag_s
         if not table.emitted[number]:
-            table.first_token_s[number] = now_s
+            table.first_token_s[number] = now_s + lag_s
             self.queued_tokens -= table.prompt_tokens[number]
         table.emitted[number] += 1
         remaining = table.output_tokens[number] - table.emitted[number]

@@ -7,7 +7,8 @@ With n sequences decoding on all ranks together, p prompt tokens on all ranks, a
                       compute[n] + factor[n] * sum(compute_price(c)))
       + prefill(n, p) - (p - own) * own_prefill_s_per_token + sum(chunk * pairs_price(earlier))
 
-and the slowest rank counts. Prices are piecewise linear in the tokens of context, with a knot
+and the slowest rank counts. With a pipeline ``p`` and ``own`` are those of the fullest microbatch,
+and each price is of all stages. Prices are piecewise linear in the tokens of context, with a knot
 where a window or a sparse selection is full; from step to step they grow by a constant until the
 next knot, which is what lets pure decode be taken many steps at a time, exactly.
 """
@@ -57,6 +58,8 @@ class StepCosts:
     prefill: PrefillGrid
     own_prefill_s_per_token: float = 0.0
     """Of what a prompt token adds, what it adds only on the rank that computes it."""
+    num_microbatches: int = 1
+    """Of a pipeline whose stages overlap, as many as it has. A step is one round of them all."""
 
     def __post_init__(self) -> None:
         """Refuse tables that do not belong together."""

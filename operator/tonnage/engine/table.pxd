@@ -21,6 +21,7 @@ cdef class RequestTable:
     cdef public long long[::1] preemptions
     cdef public double[::1] started_s
     cdef public double[::1] first_token_s
+    cdef public double[::1] lag_s
     cdef public double[::1] ended_s
 
     cdef void _grow(self) except *

@@ -8,7 +8,7 @@ INTEGERS = (
     "prompt_tokens", "output_tokens", "cached_tokens", "state", "emitted", "computed",
     "start_step", "finish_step", "knot", "knot_step", "preemptions",
 )  # fmt: skip
-REALS = ("arrival_s", "blocks", "rate", "started_s", "first_token_s", "ended_s")
+REALS = ("arrival_s", "blocks", "rate", "started_s", "first_token_s", "lag_s", "ended_s")
 FEWEST_ROWS = 64
 
 
@@ -48,6 +48,7 @@ class RequestTable:
         self.preemptions = array("q", whole)
         self.started_s = array("d", real)
         self.first_token_s = array("d", real)
+        self.lag_s = array("d", real)
         self.ended_s = array("d", real)
 
     def add(
@@ -70,6 +71,7 @@ class RequestTable:
         self.blocks[number] = self.rate[number] = 0.0
         self.knot[number] = self.knot_step[number] = self.preemptions[number] = 0
         self.started_s[number] = self.first_token_s[number] = self.ended_s[number] = 0.0
+        self.lag_s[number] = 0.0
         return number
 
     def _grow(self) -> None:

@@ -24,7 +24,7 @@ from tonnage.estimate.posterior import Three
 from tonnage.estimate.samples import EngineSamples, WindowRates
 from tonnage.memoize import memoize
 from tonnage.sizing.request import Flags
-from tonnage.sizing.serving.replica import prefill_context_tokens, ranks_together
+from tonnage.sizing.serving.replica import prefill_context_tokens, steps_of_chunks, with_chunks
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import observed_mbu_fraction
 from tonnage.sizing.step_time.step import Step, StepTime
@@ -122,13 +122,16 @@ def busy_window(
     return BusyWindow(
         gap_s=gap_s,
         num_gaps=gaps * window_s,
-        step=Step(
-            num_sequences=together,
-            context_tokens=together * context_tokens,
-            prefill_tokens=company,
-            prefill_chunk_tokens=chunk,
-            prefill_context_tokens=prompts.context_tokens,
-            prefill_ranks=ranks_together(company / chunk, ranks),
+        step=with_chunks(
+            Step(
+                num_sequences=together,
+                context_tokens=together * context_tokens,
+                prefill_tokens=company,
+                prefill_chunk_tokens=chunk,
+                prefill_context_tokens=prompts.context_tokens,
+            ),
+            flags.parallelism,
+            chunks_of_prompt=prompts.chunks,
         ),
         num_variance=varied * decoding,
         prefill_s=prefill_s,
@@ -139,6 +142,7 @@ def busy_window(
             prefill_tokens=chunk,
             prefill_context_tokens=prompts.context_tokens,
             prefill_ranks=1,
+            prefill_microbatches=1,
         ),
         prompts=prompts,
         prompt_tokens_per_s=prefill,
@@ -243,17 +247,19 @@ def predicted_prefill_s(model: StepTimeModel, window: BusyWindow) -> float:
 
     In its step are also the prompts that came during the step before. A prompt comes more likely in
     a long step: with ``x`` prompts per second that take ``d`` each, they come during
-    ``gap + x * d^2 * (1 + scv)``.
+    ``gap + x * d^2 * (1 + scv)``. In a pipeline its chunks follow each other through the stages,
+    and of those others only a part is in its microbatch.
     """
-    prompts, step = window.prompts, window.prefill_step
+    prompts, step, stages = window.prompts, window.prefill_step, model.num_microbatches
+    own_steps = steps_of_chunks(prompts.chunks, stages)
     bare_s = model.step(replace(step, prefill_tokens=0.0)).total_s
     held_s = model.step(step).total_s
     token_s = (held_s - bare_s) / step.prefill_tokens
-    own_s = token_s * prompts.new_tokens
+    own_s = token_s * prompts.new_tokens * own_steps / prompts.chunks
     prompts_per_s = window.prompt_tokens_per_s / prompts.new_tokens
     longer_s = (1 - window.full_share) * prompts_per_s * own_s**2 * (1 + prompts.scv)
-    company = window.prompt_tokens_per_s * (window.gap_s + longer_s)
-    steps = prompts.chunks + company / prompts.most_tokens
+    company = window.prompt_tokens_per_s * (window.gap_s + longer_s) / stages
+    steps = own_steps + company / prompts.most_tokens
     return steps * bare_s + own_s + token_s * company
 
 

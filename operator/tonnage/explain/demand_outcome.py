@@ -170,7 +170,7 @@ def at_demand(sizing: Sizing, replicas: int) -> DemandOutcome | None:
         and sizing.keeps_targets(rate / replicas, replicas),
         bill=found,
         next_bill=more,
-        spread=spread_of(sizing.request),
+        spread=spread_of(sizing.request, sizing.parallelism),
         may_grow=replicas < (sizing.request.max_replicas or math.inf),
     )
 

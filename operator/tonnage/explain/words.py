@@ -37,7 +37,7 @@ from tonnage.sizing.request import SizingRequest, prior_of
 from tonnage.sizing.serving.closed_loop import REQUESTS_PER_USER, closed_loop
 from tonnage.sizing.serving.replica import own_prefill_s, typical_ttft_s
 from tonnage.sizing.step_time.speeds import batch_at_ridge
-from tonnage.sizing.step_time.step import StepTime
+from tonnage.sizing.step_time.step import StepTime, fullest_microbatch
 from tonnage.units import count_of, format_bytes, format_s, format_si, significant
 
 
@@ -195,8 +195,9 @@ def _adapters(sizing: Sizing) -> Iterator[str]:
     share, state = sizing.shard.adapters, sizing.at_capacity
     if share is None:
         return
-    split = sizing.parallelism
-    touched = share.num_used(max(1.0, state.num_decoding / (split.pipeline * split.data)))
+    number = sizing.replica.model.num_microbatches
+    each = fullest_microbatch(state.num_decoding / sizing.parallelism.data, number)
+    touched = share.num_used(each)
     yield (
         f"adapters: a step reads {significant(touched)} of {share.number}, "
         f"{format_bytes(share.each_bytes)} each, if requests choose among them at random; reads "
@@ -249,7 +250,7 @@ def _batch(sizing: Sizing) -> Answer:
 def _latency(sizing: Sizing) -> Answer:
     """Say how long one request takes alone, and several at once; the rest is at the demand."""
     workload, replica, idle = sizing.request.workload, sizing.replica, sizing.idle
-    common = (*_unpacked(sizing.request), *_sureness(sizing))
+    common = (*_unpacked(sizing.request), *_stages(sizing), *_sureness(sizing))
     answer = f"one request alone: TPOT {format_s(idle.tpot_s)}"
     if sizing.request.slo.is_offline:
         answer += "; no target (offline), so requests wait their turn"
@@ -282,6 +283,23 @@ def _unpacked(request: SizingRequest) -> Iterator[str]:
         )
 
 
+def _stages(sizing: Sizing) -> Iterator[str]:
+    """Say what of a pipeline overlaps, in this version."""
+    stages, minor = sizing.parallelism.pipeline, sizing.request.engine.minor
+    if stages == 1:
+        return
+    if sizing.request.speed.overlaps_stages:
+        yield (
+            f"pipeline: a chunk of a prompt passes {stages} stages in turn; chunks that follow it, "
+            "and decoding sequences of other microbatches, are in other stages at that time"
+        )
+    else:
+        yield (
+            f"pipeline: with asynchronous scheduling vLLM {minor} passes one batch at a time "
+            f"through all {stages} stages; engine.args: [--no-async-scheduling] overlaps them"
+        )
+
+
 def _sureness(sizing: Sizing) -> Iterator[str]:
     """Say how far speeds that nobody measured here may be off, and what widens that."""
     request = sizing.request
@@ -290,10 +308,11 @@ def _sureness(sizing: Sizing) -> Iterator[str]:
         yield f"link between nodes: {link} a GPU guessed, as within one; set hardware.nodeLink"
     if request.speed != prior_of(request):
         return
-    subject = (request.gpu, request.weights, request.shape)
+    subject = (request.gpu, request.weights, request.shape, sizing.parallelism.pipeline)
+    first = first_token_spread(*subject, minor=request.engine.minor)
     words = (
         f"80% prediction interval: a step +-{speed_spread(*subject):.0%}, a first token "
-        f"+-{first_token_spread(*subject, request.engine.minor):.0%}"
+        f"+-{first:.0%}"
     )
     prompts = unmeasured_prompts(request.gpu, request.weights, request.shape, request.engine.minor)
     new = [each.words for each in (*unmeasured_parts(*subject), *prompts)]

@@ -278,14 +278,17 @@ def _outlined(request: SizingRequest, parallelism: Parallelism) -> Candidate:
     else:
         widest = widest_fitting(request, shard)
     idle = steady_state(widest.replica, request.workload, IDLE)
-    for name, target, alone_s in latencies_alone(request, widest.replica, idle):
-        if alone_s > target.limit_s:
-            raise SLOInfeasibleError(
-                f"{name}: one request alone on {request.gpu.name} {parallelism} takes "
-                f"{format_s(alone_s)}, the SLO is {format_s(target.limit_s)}",
-                excess=alone_s / target.limit_s,
-                is_ttft=name == "timeToFirstToken",
-            )
+    alone = latencies_alone(request, widest.replica, idle)
+    name, target, alone_s = max(
+        alone, key=lambda each: each[2] / each[1].limit_s, default=("", None, 0.0)
+    )
+    if target and alone_s > target.limit_s:
+        raise SLOInfeasibleError(
+            f"{name}: one request alone on {request.gpu.name} {parallelism} takes "
+            f"{format_s(alone_s)}, the SLO is {format_s(target.limit_s)}",
+            excess=alone_s / target.limit_s,
+            is_ttft=name == "timeToFirstToken",
+        )
     if request.flags is None and not request.slo.is_offline:
         bound = FlagSearch(request, shard, keep_searching).upper_bound(widest)
     else:
@@ -409,7 +412,8 @@ def simulate(
         staffing=Staffing(each_requests_per_s=((1, served.requests_per_s),)),
         replicas=1,
     )
-    rate = (1 + spread_of(request)) * (requests_per_s_asked(found) or math.inf)
+    spread = spread_of(request, chosen.flags.parallelism)
+    rate = (1 + spread) * (requests_per_s_asked(found) or math.inf)
 
     def is_enough(few: int, each: float) -> bool:
         return most_replicas is not None and (few >= most_replicas or few * each >= rate)

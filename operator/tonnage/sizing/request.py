@@ -465,20 +465,31 @@ def _spec_inputs(spec: Spec, request: SizingRequest) -> Iterator[Input]:
 
 def prior_of(request: SizingRequest) -> SpeedConstants:
     """Return the constants that hold before any of this request's are learned."""
+    runner = request.engine.runner_of(request.shape, by_ngram=request.drafts_by_ngram)
+    is_async = request.cache_rules.schedules_async
     run = RunMode(
         kv_format=request.kv_format,
         minor=request.engine.minor,
-        schedules_async=request.cache_rules.schedules_async,
-        has_second_runner=not request.shape.has_experts
-        and request.engine.runner_of(request.shape, by_ngram=request.drafts_by_ngram) is not None,
+        schedules_async=is_async,
+        has_second_runner=not request.shape.has_experts and runner is not None,
+        overlaps_stages=request.engine.overlaps_stages(
+            schedules_async=is_async, has_second_runner=runner is not None
+        ),
     )
     return prior_speed(request.gpu, request.weights, run)
 
 
+def spread_of(request: SizingRequest, split: Parallelism | None = None) -> float:
+    """Return by which fraction a step may be off its prior, either way, eight times in ten.
+
+    ``split``: where it is known; None: as the spec has it.
+    """
+    return _spread(request, split.pipeline if split else request.sizes.pipeline or 1)
+
+
 @memoize
-def spread_of(request: SizingRequest) -> float:
-    """Return by which fraction a step may be off its prior, either way, eight times in ten."""
-    spread = speed_spread(request.gpu, request.weights, request.shape)
+def _spread(request: SizingRequest, stages: int) -> float:
+    spread = speed_spread(request.gpu, request.weights, request.shape, stages)
     return max(spread, most_times(request.inputs, "time") - 1)
 
 

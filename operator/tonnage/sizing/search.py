@@ -10,6 +10,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from tonnage.catalog.engine_speed import speed_table
+from tonnage.catalog.speed_range import together
 from tonnage.sizing.checks import check_request
 from tonnage.sizing.cost import gpu_hour
 from tonnage.sizing.errors import (
@@ -211,15 +212,14 @@ def _simplest(
     """Return the split of ``choose`` within a limit.
 
     What is not measured of a model or a board is the same for all of its splits: the error that
-    tells them apart is that of a measured step.
+    tells them apart is that of a measured step, and of pipelines, of which none was measured.
     """
     best: Sizing | None = None
     chosen, gain, refusals = 0, 0.0, list[SizingError]()
     level = partial(complexity, gpus_per_node=request.gpu.gpus_per_node)
     grouped = itertools.groupby(sorted(splits, key=level), key=level)
-    levels = [(is_beyond, list(alike)) for (is_beyond, *_), alike in grouped]
-    for number, (is_beyond, alike) in enumerate(levels):
-        error = OVER_NODES if is_beyond else speed_table().spread_fraction["step"]
+    levels = [(_error(*kinds), list(alike)) for kinds, alike in grouped]
+    for number, (error, alike) in enumerate(levels):
         bar = Bar(limit=limit)
         if best is not None:
             bar = Bar(limit=min(limit, _clearly_below(best, error)))
@@ -232,6 +232,15 @@ def _simplest(
         simpler = (cheapest(request, each, on_search, bar)[0] for _, each in levels[:chosen])
         best = next(filter(None, simpler), best)
     return best, refusals
+
+
+def _error(is_beyond: bool, has_stages: bool, *_: object) -> float:
+    """Return by which share splits of a complexity may be off beside a simpler one."""
+    if is_beyond:
+        return OVER_NODES
+    table = speed_table()
+    step, stages = table.spread_fraction["step"], table.unmeasured_fraction["pipeline"]
+    return together(step, stages) if has_stages else step
 
 
 def _clearly_below(sizing: Sizing, gain: float) -> Rank:

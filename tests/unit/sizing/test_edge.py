@@ -22,10 +22,17 @@ def tight(ttft_s, **changes):
 def test_a_looser_ttft_costs_no_more_where_several_nodes_compete():
     costs = [
         cost_of(size(tight(ttft_s), has_several_nodes=True))
-        for ttft_s in (0.14, 0.15, 0.17, 0.2, 0.25, 0.3, 0.5, 1.0)
+        for ttft_s in (0.2, 0.21, 0.25, 0.3, 0.5, 1.0)
     ]
 
     assert all(loose <= up_to_the_error(strict) for strict, loose in itertools.pairwise(costs))
+
+
+@pytest.mark.parametrize("ttft_s", [0.14, 0.15, 0.17])
+def test_no_stages_buy_a_ttft_that_one_prompt_alone_misses(ttft_s):
+    """4,000 tokens are 72 ms at the peak of eight H100, in whatever stages they are computed."""
+    with pytest.raises(SLOInfeasibleError, match="timeToFirstToken"):
+        size(tight(ttft_s), has_several_nodes=True)
 
 
 @pytest.mark.parametrize("ttft_s", [0.15, 0.16, 0.17, 0.19, 0.25])

@@ -36,7 +36,7 @@ from tonnage.sizing.parallelism.rules import check_parallelism
 from tonnage.sizing.plan import IDLE
 from tonnage.sizing.provenance import Figure
 from tonnage.sizing.request import SizingRequest
-from tonnage.sizing.serving.replica import mixed_step, ranks_together
+from tonnage.sizing.serving.replica import mixed_step, with_chunks
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.speeds import observed_mbu_fraction, speeds
@@ -194,9 +194,10 @@ def _points_of_run(
         number = max(1.0, run.num_decoding)
         prefill = number * run.prompt_tokens / (run.output_tokens - 1)
         chunk = min(run.prompt_tokens, max_batched_tokens)
-        ranks = ranks_together(prefill / chunk, subject.parallelism.data)
         work = mixed_step(workload, number, prefill, chunk_tokens=chunk)
-        timed = TimedStep(work=replace(work, prefill_ranks=ranks), step_s=run.tpot_s)
+        each = max(1.0, run.prompt_tokens / max_batched_tokens)
+        work = with_chunks(work, subject.parallelism, chunks_of_prompt=each)
+        timed = TimedStep(work=work, step_s=run.tpot_s)
         yield "decode", number, prompt, timed
         return
     timed = TimedStep(work=mixed_step(workload, 1.0, 0.0), step_s=run.tpot_s)
@@ -208,6 +209,7 @@ def _points_of_run(
             prefill_tokens=prompt,
             prefill_context_tokens=prompt / 2,
             prefill_ranks=1,
+            prefill_microbatches=1,
         )
         timed = TimedStep(work=work, step_s=run.ttft_s)
         yield "prefill", 1, prompt, timed

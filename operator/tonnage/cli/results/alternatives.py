@@ -334,7 +334,8 @@ def _saving(change: str, other: Sizing, fewest: int, plan: Sizing, replicas: int
         cents(before - after) if before is not None and after is not None else None
         for before, after in zip(_costs(plan, replicas), _costs(other, number), strict=True)
     )
-    slower = (1 + spread_of(other.request)) * (requests_per_s_asked(other) or 0.0)
+    spread = spread_of(other.request, other.parallelism)
+    slower = (1 + spread) * (requests_per_s_asked(other) or 0.0)
     num_fewer = replicas * plan.parallelism.num_gpus - number * other.parallelism.num_gpus
     return Saving(
         changes=(change,),

@@ -207,15 +207,18 @@ def too_close(found: Compared) -> list[str]:
     cheapest = first.bill
     if cheapest is None:
         return []
-    sure = spread_of(first.sizing.request)
+    sure = _spread(first)
     names = [
         other.gpu.name
         for other in others
         if other.bill
-        and other.bill.usd_per_hour
-        < cheapest.usd_per_hour * (1 + max(sure, spread_of(other.sizing.request)))
+        and other.bill.usd_per_hour < cheapest.usd_per_hour * (1 + max(sure, _spread(other)))
     ]
     return [first.gpu.name, *names] if names else []
+
+
+def _spread(choice: Choice) -> float:
+    return spread_of(choice.sizing.request, choice.sizing.parallelism)
 
 
 def row_cells(number: int, choice: Choice) -> Iterator[tuple[str, str]]:

@@ -55,7 +55,9 @@ def belief(request: SizingRequest, flags: Flags | None, of: Assessment, fleet: F
     key = speed_key(request, flags) if flags else ""
     test = load_test(request, flags, fleet)
     tested = test.speed if test else None
-    prior, widest = _priors(request, tested, fleet)
+    spread = spread_of(request, flags.parallelism if flags else None)
+    bare = prior_posterior(request.speed, spread_fraction=spread)
+    prior, widest = _priors(bare, tested, fleet)
     held = beliefs(of.state, fleet)
     known = held.own_speed(key) if tested else held.speed(key)
     posterior = prior
@@ -82,14 +84,13 @@ def load_test(request: SizingRequest, flags: Flags | None, fleet: Fleet) -> Load
 
 
 def _priors(
-    request: SizingRequest, tested: SpeedPosterior | None, fleet: Fleet
+    bare: SpeedPosterior, tested: SpeedPosterior | None, fleet: Fleet
 ) -> tuple[SpeedPosterior, SpeedPosterior]:
     """Return what is believed before any window, and the same with all the doubt there can be.
 
-    A load test stands as long as its file is there: it does not age. What it left open is no more
-    in doubt than without it.
+    ``bare``: what the catalogue says. A load test stands as long as its file is there: it does not
+    age. What it left open is no more in doubt than without it.
     """
-    bare = prior_posterior(request.speed, spread_fraction=spread_of(request))
     if tested is None:
         return bare, bare
     unaged = replace(tested, num_windows=0, num_steps=0.0, learned_at_s=0.0)

@@ -49,7 +49,8 @@ def limits(replica: Replica, workload: Workload, slo: Slo) -> Iterator[tuple[str
     per_step = _per_step(replica, workload)
     running = partial(num_running, replica, workload)
     yield "KVCache", lambda n: running(n) <= sequences
-    yield "BatchedTokens", lambda n: n * per_step <= replica.max_batched_tokens * ranks
+    batched = replica.max_batched_tokens * replica.model.num_batches
+    yield "BatchedTokens", lambda n: n * per_step <= batched
     if replica.max_num_seqs is not None:
         slots = replica.max_num_seqs * ranks
         yield "MaxNumSeqs", lambda n: running(n) <= slots
@@ -66,7 +67,7 @@ def most_decoding(replica: Replica, workload: Workload) -> tuple[str, float]:
     ranks = replica.model.dp_size
     sequences = replica.sequences_held(workload.mean_context_tokens)
     slots = (replica.max_num_seqs or math.inf) * ranks
-    batched = replica.max_batched_tokens * ranks / _per_step(replica, workload)
+    batched = replica.max_batched_tokens * replica.model.num_batches / _per_step(replica, workload)
     name = "MaxNumSeqs" if slots + ranks <= sequences else "KVCache"  # one more each would be held
     most = min(slots, sequences)
     if num_running(replica, workload, batched) <= most:
@@ -184,7 +185,7 @@ def crossing(excess: Callable[[float], float], high: float) -> float:
 
 def _most_verified(replica: Replica) -> float:
     """Return the sequences that decode in a step at most, by their tokens."""
-    return replica.max_batched_tokens * replica.model.dp_size / replica.model.tokens_verified
+    return replica.max_batched_tokens * replica.model.num_batches / replica.model.tokens_verified
 
 
 def state_at(replica: Replica, workload: Workload, requests_per_s: float) -> SteadyState:
@@ -327,7 +328,7 @@ def queue_limits(replica: Replica, workload: Workload, slo: Slo) -> QueueLimits:
 
 def _prompt_tokens_per_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
     """Return how fast prompts are read beside so many decoding sequences, cached parts included."""
-    chunk = replica.prefill_room(num_decoding)
+    chunk = replica.prefill_room(num_decoding) * replica.model.num_microbatches
     step_s = replica.model.step(mixed_step(workload, num_decoding, chunk)).total_s
     return chunk * workload.prompt.mean_tokens / workload.new_prompt_tokens / step_s
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from tonnage.catalog.engine import CURRENT_CACHE_RULES, CacheRules
 from tonnage.sizing.memory.ceiling import sequences_held
 from tonnage.sizing.memory.layout import DEFAULT_BLOCK_TOKENS, CacheLayout, cache_layout
+from tonnage.sizing.split import Parallelism
 from tonnage.sizing.step_time.model import StepTimeModel
 from tonnage.sizing.step_time.step import Step, StepTime
 from tonnage.sizing.workload import Workload
@@ -19,14 +20,15 @@ class Replica:
     kv_pool_bytes: float
     """Per rank."""
     max_batched_tokens: int
+    """Of a step; with a pipeline, of each of its microbatches."""
     max_num_seqs: int | None = None
     """None: to be chosen."""
     block_tokens: int = DEFAULT_BLOCK_TOKENS
     cache_rules: CacheRules = CURRENT_CACHE_RULES
 
     def prefill_room(self, num_decoding: float) -> float:
-        """Return the tokens per step that decoding leaves one rank for prefill."""
-        decoding = num_decoding * self.model.tokens_verified / self.model.dp_size
+        """Return the tokens per step that decoding leaves one microbatch of a rank for prefill."""
+        decoding = num_decoding * self.model.tokens_verified / self.model.num_batches
         return max(1.0, self.max_batched_tokens - decoding)
 
     @property
@@ -119,7 +121,7 @@ def steady_state(replica: Replica, workload: Workload, num_decoding: float) -> S
 
 def tpot_s(replica: Replica, workload: Workload, num_decoding: float) -> float:
     """Return the mean TPOT with so many decoding: where more prompts come, steps are full."""
-    room = replica.prefill_room(num_decoding) * replica.model.dp_size
+    room = replica.prefill_room(num_decoding) * replica.model.num_batches
     step = mean_step(replica, workload, num_decoding, most_prefill_tokens=room)
     return replica.model.step(step).total_s / replica.model.tokens_per_step
 
@@ -132,7 +134,7 @@ def undisturbed_tpot_s(replica: Replica, workload: Workload, num_decoding: float
 
 def prompts_step_s(replica: Replica, workload: Workload) -> float:
     """Return how long a step takes that is full of prompts, beside one sequence that decodes."""
-    room = replica.prefill_room(1) * replica.model.dp_size
+    room = replica.prefill_room(1) * replica.model.num_batches
     step = mixed_step(workload, 1, room, chunk_tokens=_chunk_tokens(replica, workload))
     return replica.model.step(step).total_s
 
@@ -149,8 +151,10 @@ def mean_step(
     prefill = min(prefill, most_prefill_tokens)
     chunk = _chunk_tokens(replica, workload)
     step = mixed_step(workload, num_decoding, prefill, chunk_tokens=chunk)
-    together = ranks_together(prefill / chunk, replica.model.dp_size) if chunk else None
-    return replace(step, prefill_ranks=together)
+    each = max(1.0, workload.new_prompt_tokens / replica.max_batched_tokens)
+    split = replica.model.shard.parallelism
+    split = replace(split, pipeline=replica.model.num_microbatches)
+    return with_chunks(step, split, chunks_of_prompt=each)
 
 
 def _chunk_tokens(replica: Replica, workload: Workload) -> float:
@@ -163,7 +167,23 @@ def steps_of_answer(replica: Replica, workload: Workload) -> float:
     return replica.model.steps(workload.output_tokens)
 
 
-def ranks_together(chunks_per_step: float, num_ranks: int) -> float:
+def with_chunks(step: Step, split: Parallelism, *, chunks_of_prompt: float) -> Step:
+    """Return a mean step whose prompts come at random, each chunk in one microbatch of one rank.
+
+    The chunks of a prompt alone are in ``n`` of ``n + stages - 1`` microbatches, those of several
+    prompts in more of them.
+    """
+    if not step.prefill_chunk_tokens:
+        return step
+    chunks = step.prefill_tokens / step.prefill_chunk_tokens
+    alone = chunks_of_prompt / steps_of_chunks(chunks_of_prompt, split.pipeline)
+    together = alone * ranks_together(chunks / chunks_of_prompt, math.inf)
+    microbatches = min(float(split.pipeline), together)
+    ranks = ranks_together(chunks / microbatches, split.data)
+    return replace(step, prefill_microbatches=microbatches, prefill_ranks=ranks)
+
+
+def ranks_together(chunks_per_step: float, num_ranks: float) -> float:
     """Return the ranks that prefill in a step in which any does, in the mean.
 
     Prompts come at random, so that with ``x`` of them in a mean step some steps have none, and
@@ -178,8 +198,21 @@ def ranks_together(chunks_per_step: float, num_ranks: int) -> float:
 
 def num_running(replica: Replica, workload: Workload, num_decoding: float) -> float:
     """Return the sequences that decode, and those in prefill beside them: as many as are done."""
-    steps_of_prefill = max(1.0, workload.new_prompt_tokens / replica.prefill_room(num_decoding))
-    return num_decoding * (1 + steps_of_prefill / steps_of_answer(replica, workload))
+    chunks = max(1.0, workload.new_prompt_tokens / replica.prefill_room(num_decoding))
+    steps = steps_of_chunks(chunks, replica.model.num_microbatches)
+    return num_decoding * (1 + steps / steps_of_answer(replica, workload))
+
+
+def steps_of_chunks(chunks: float, stages: int) -> float:
+    """Return the steps that the chunks of one prompt take, which follow each other through stages.
+
+    ``(chunks + stages - 1) / stages``: the first passes all stages, each later one ends one stage
+    later.
+
+    >>> steps_of_chunks(3, 1), steps_of_chunks(1, 4), steps_of_chunks(5, 4)
+    (3.0, 1.0, 2.0)
+    """
+    return chunks / stages + (stages - 1) / stages
 
 
 def mixed_step(
@@ -222,11 +255,12 @@ def own_prefill_s(replica: Replica, workload: Workload, state: SteadyState, prom
     """Return the time that one prompt's own chunks take beside the running batch.
 
     ``prompt``: its tokens before the cached share is taken off. Each step offers the token
-    budget that the decoding sequences leave. On an idle replica no weights are read for others.
+    budget that the decoding sequences leave, each microbatch of a pipeline one of its own. On an
+    idle replica no weights are read for others.
     """
     new = prompt * (1 - workload.cached_fraction)
-    num_steps = math.ceil(new / replica.prefill_room(state.num_decoding))
-    chunk = new / num_steps
+    num_chunks = math.ceil(new / replica.prefill_room(state.num_decoding))
+    chunk = new / num_chunks
     time = replica.model.step(
         Step(
             num_sequences=state.num_decoding,
@@ -234,9 +268,10 @@ def own_prefill_s(replica: Replica, workload: Workload, state: SteadyState, prom
             prefill_tokens=chunk,
             prefill_context_tokens=prompt - new / 2,
             prefill_ranks=1,
+            prefill_microbatches=1,
         )
     )
-    return num_steps * time.total_s
+    return steps_of_chunks(num_chunks, replica.model.num_microbatches) * time.total_s
 
 
 def typical_ttft_s(replica: Replica, workload: Workload, state: SteadyState) -> float:

@@ -13,7 +13,13 @@ from tonnage.sizing.options import Speculation
 from tonnage.sizing.parallelism.kv import KvShare
 from tonnage.sizing.parallelism.shard import Shard
 from tonnage.sizing.step_time.speeds import Speeds
-from tonnage.sizing.step_time.step import Step, StepTime, step_time
+from tonnage.sizing.step_time.step import (
+    Step,
+    StepTime,
+    fullest_microbatch,
+    num_microbatches,
+    step_time,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +35,16 @@ class StepTimeModel:
     def dp_size(self) -> int:
         """Data-parallel ranks, each with requests and a cache of its own."""
         return self.shard.parallelism.data
+
+    @property
+    def num_microbatches(self) -> int:
+        """Of a pipeline: as many as stages that overlap, each with a token budget of its own."""
+        return num_microbatches(self.shard.parallelism, self.constants)
+
+    @property
+    def num_batches(self) -> int:
+        """Of all data-parallel ranks, in one step."""
+        return self.dp_size * self.num_microbatches
 
     @property
     def tokens_per_step(self) -> float:
@@ -100,6 +116,7 @@ def step_costs(model: StepTimeModel, *, max_num_seqs: int, max_batched_tokens: i
         pairs_slope_s=tuple(_slopes(knots, prices.pairs_s)),
         prefill=_prefill_grid(model, most, max_batched_tokens),
         own_prefill_s_per_token=_own_prefill_s(model, max_batched_tokens),
+        num_microbatches=model.num_microbatches,
     )
 
 
@@ -143,9 +160,9 @@ def _every(known: list[int], values: list[float]) -> "array[float]":
 
 
 def _factor(model: StepTimeModel, num_decoding: int) -> float:
-    """Return how often a context is read: stages without a sequence wait for the others."""
-    on_rank = max(1.0, num_decoding / model.dp_size)
-    return max(1.0, model.shard.parallelism.pipeline / on_rank)
+    """Return how often a context is read: all microbatches last as long as the fullest."""
+    on_rank, stages = max(1.0, num_decoding / model.dp_size), model.shard.parallelism.pipeline
+    return stages * fullest_microbatch(on_rank, model.num_microbatches) / on_rank
 
 
 def _kinds(shard: Shard | None) -> tuple[KvShare, ...]:
@@ -172,7 +189,9 @@ class _Prices:
         wide_flop_per_s = (
             speeds.peak_flop_per_s * constants.prefill_efficiency * constants.wide_prefill_factor
         )
-        self._exposed = constants.prefill_exposed_fraction / wide_flop_per_s
+        # A chunk passes all stages.
+        stages = shard.parallelism.pipeline
+        self._exposed = stages * constants.prefill_exposed_fraction / wide_flop_per_s
         self._kv, self._draft_kv = shard.kv, _kinds(shard.draft)
         self._passes = model.tokens_verified - 2 if shard.draft else 0
         self._verified = model.tokens_verified
@@ -206,7 +225,11 @@ def _times_of(model: StepTimeModel) -> Callable[[int, float, float | None], floa
     @cache
     def total_s(number: int, tokens: float, ranks: float | None) -> float:
         step = Step(
-            num_sequences=number, context_tokens=0, prefill_tokens=tokens, prefill_ranks=ranks
+            num_sequences=number,
+            context_tokens=0,
+            prefill_tokens=tokens,
+            prefill_ranks=ranks,
+            prefill_microbatches=1,
         )
         return model.step(step).total_s
 
@@ -224,7 +247,7 @@ def _prefill_s(
 
 
 def _prefill_grid(model: StepTimeModel, most: int, max_batched_tokens: int) -> PrefillGrid:
-    """Return what prompt tokens on one rank add.
+    """Return what prompt tokens in one microbatch of one rank add.
 
     A line, unless they touch more experts or wait for the host.
     """

@@ -18,7 +18,7 @@ ABOVE_MEAN = 0.62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What one step of a whole replica works on."""
+    """What one step of a whole replica works on: with a pipeline, one round of its microbatches."""
 
     num_sequences: float
     """Decoding sequences; evaluated at one at least."""
@@ -36,6 +36,8 @@ class Step:
     """
     prefill_ranks: float | None = None
     """Data-parallel ranks that the prefill tokens are on: 1 has all. None: spread over all."""
+    prefill_microbatches: float | None = None
+    """The same of the pipeline's microbatches, of which there are as many as stages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +142,7 @@ def fullest_rank_load(
         return 1.0
     chance = experts_per_token / num_experts
     each = math.sqrt((1 - chance) / (evenness + chance))
-    above = math.sqrt(2 * math.log(num_ranks)) - ABOVE_MEAN
-    return 1.0 + above * each * math.sqrt(num_ranks / num_experts)
+    return 1.0 + highest_normal(num_ranks) * each * math.sqrt(num_ranks / num_experts)
 
 
 def _log_beta(a: float, b: float) -> float:
@@ -298,6 +299,34 @@ def _latency_s(constants: SpeedConstants, num_ranks: int) -> float:
     return constants.per_all_reduce_s * growth
 
 
+def num_microbatches(split: Parallelism, constants: SpeedConstants) -> int:
+    """Return the batches that a pipeline works on at once; 1: each passes all stages alone."""
+    return split.pipeline if constants.overlaps_stages else 1
+
+
+def fullest_microbatch(num_sequences: float, stages: int) -> float:
+    """Return the decoding sequences of the fullest of as many microbatches as there are stages.
+
+    A sequence stays in the one that its prompt came in, which is by chance, so that numbers spread
+    like Poisson's; one at least, as the slowest of several ranks has at light load.
+
+    >>> fullest_microbatch(20, 1), round(fullest_microbatch(32, 4), 1), fullest_microbatch(1, 8)
+    (20.0, 10.6, 1.0)
+
+    Sources:
+        [vllm-source] v1/core/sched/scheduler.py schedule; vllm#57433 (7, 13, 2 and 10 of 32).
+    """
+    mean = num_sequences / stages
+    if stages == 1:
+        return max(1.0, mean)
+    return max(1.0, mean + highest_normal(stages) * math.sqrt(mean * (1 - 1 / stages)))
+
+
+def highest_normal(number: int) -> float:
+    """Return the highest of so many standard normal numbers, at least two, in the mean."""
+    return math.sqrt(2 * math.log(number)) - ABOVE_MEAN
+
+
 def overlapped_s(one_s: float, other_s: float, power: float) -> float:
     """Return the time of two things that overlap in part: at a power of 1 not at all.
 
@@ -325,28 +354,33 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
                 attention_flop / (PEAK * compute_eff))
           + exposed * prefill_work / (PEAK * prefill_efficiency) + communication(n + p)
 
-    Pipeline stages cut the batch into as many microbatches, and one round passes them all, so the
-    stage's time counts once per stage. A step with prompts takes no less than the host needs to
-    launch it. Of adapters a step reads those of its decoding sequences, each of which has one at
-    random. Routed experts multiply the tokens of prompts at a rate that falls with the slice of an
-    expert that a rank has, ``s / (s + half width)``. With speculation each sequence has several
-    tokens in the step: they share the reads of its cache, not the work. Data-parallel ranks each
-    hold their share of the sequences; experts see the tokens of all ranks. The slowest rank is
-    taken to be the mean one, but for prefill that only some have: those compute all of it, and
-    routed experts alone spread their work over all ranks.
+    There are as many microbatches as pipeline stages, and one round passes them all, so a stage's
+    time counts once per stage. Decoding sequences are spread over them by chance. A chunk of a
+    prompt is in one of them, which the others follow through every stage, so that all of them take
+    as long as the fullest. A step with prompts takes no less than the host needs to launch it. Of
+    adapters a step reads those of its decoding sequences, each of which has one at random. Routed
+    experts multiply the tokens of prompts at a rate that falls with the slice of an expert that a
+    rank has, ``s / (s + half width)``. With speculation each sequence has several tokens in the
+    step: they share the reads of its cache, not the work. Data-parallel ranks each hold their share
+    of the sequences; experts see the tokens of all ranks. The slowest rank is taken to be the mean
+    one, but for prefill that only some have: those compute all of it, and routed experts alone
+    spread their work over all ranks.
 
     Sources:
         [pope2022] section 2 (the two bounds); [serving-measurements] (the additive terms);
         [kernel-tables] (a product overlaps its reads and its work by a power of 1 to 3; attention
-        is a kernel of its own, which nothing overlaps).
+        is a kernel of its own, which nothing overlaps); [vllm-source] v1/engine/core.py
+        step_with_batch_queue, v1/core/sched/scheduler.py schedule (no chunk and no batch of
+        decoding sequences is cut into microbatches, vllm#41682; a request's next chunk is scheduled
+        while the one before is in the pipeline).
     """
     parallelism = shard.parallelism
     num_sequences = max(1.0, step.num_sequences)
-    share = 1 / (parallelism.pipeline * parallelism.data)
-    sequences, prefill = num_sequences * share, step.prefill_tokens * share
+    most = num_microbatches(parallelism, constants)
+    sequences = fullest_microbatch(num_sequences / parallelism.data, most)
+    microbatches = min(step.prefill_microbatches or most, most)
+    prefill = step.prefill_tokens / (microbatches * parallelism.data)
     own = prefill * parallelism.data / (step.prefill_ranks or parallelism.data)
-    # At light load a rank may have none of the sequences; the slowest has one.
-    sequences = max(1.0, sequences)
     tokens = sequences * step.tokens_per_sequence
     context = max(step.context_tokens, 0.0) / num_sequences
 
@@ -383,11 +417,11 @@ def step_time(shard: Shard, speeds: Speeds, constants: SpeedConstants, step: Ste
         decode_s = overlapped_s(weights_s, products_s, constants.overlap_power)
         decode_s += max(cache_s, pairs_s)
     prefill_peak = speeds.peak_flop_per_s * constants.prefill_efficiency
-    most = math.inf if constants.per_sequence_limit is None else constants.per_sequence_limit
+    limit = math.inf if constants.per_sequence_limit is None else constants.per_sequence_limit
     time = StepTime(
         overhead_s=constants.per_step_s
         + stages * _kernels_s(shard, constants, sequences)
-        + constants.per_sequence_s * min(num_sequences / parallelism.data, most),
+        + constants.per_sequence_s * min(num_sequences / parallelism.data, limit),
         memory_s=memory_s,
         compute_s=compute_s,
         serial_s=max(0.0, decode_s - max(memory_s, compute_s)),

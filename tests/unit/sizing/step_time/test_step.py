@@ -16,6 +16,7 @@ from tonnage.sizing.step_time.step import (
     Step,
     all_reduce_s,
     experts_touched,
+    fullest_microbatch,
     step_time,
     weights_read_bytes,
 )
@@ -312,8 +313,12 @@ def test_each_microbatch_of_a_pipeline_reads_the_weights_of_its_stage_again():
         parallelism=Parallelism(pipeline=2),
     )
 
-    # Five sequences at a time: twice 8 GB and the half cache of five.
-    assert time_of(shard=half).memory_s == pytest.approx(2 * (8e9 + 5 * 2000 * 65_536) / 3e12)
+    # Of ten sequences by chance 5 + 0.557 * sqrt(5 / 2) in the fullest: twice 8 GB and their half
+    # cache.
+    fullest = 5.881
+    assert fullest_microbatch(10, 2) == pytest.approx(fullest, abs=1e-3)
+    expected_s = 2 * (8e9 + fullest * 2000 * 65_536) / 3e12
+    assert time_of(shard=half).memory_s == pytest.approx(expected_s, rel=1e-4)
 
 
 def test_data_parallel_ranks_hold_their_share_and_experts_see_the_tokens_of_all():
