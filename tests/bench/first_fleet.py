@@ -11,10 +11,8 @@ is what it costs over the plan, ``hours`` the GPU-hours over the plan's in that 
 """
 
 import shlex
-from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,6 +24,7 @@ from measured import PROCESSES, table
 
 from slo_shares import slo_shares
 from tonnage.api.objects import parse_model_deployment
+from tonnage.catalog.gpu import built_in_gpus
 from tonnage.cli.commands.init import init
 from tonnage.replay.cluster import Record, ReplayedModel
 from tonnage.replay.simulation import Simulation
@@ -35,7 +34,6 @@ from tonnage.sizing.errors import SizingError
 from tonnage.sizing.expected import expected_workload
 from tonnage.sizing.plan import Sizing
 from tonnage.sizing.request import ask, look_up
-from tonnage.catalog.gpu import built_in_gpus
 from tonnage.sizing.search import size
 from tonnage.units import HOUR_S
 
@@ -132,7 +130,9 @@ def row(line: str, hours: float) -> list[str] | None:
     plan, flags = fleet.plan, fleet.record.cluster.pods[0].flags
     replicas, begun = fleet.begun
     kinds = [f"{p.parallelism} x {p.max_num_seqs}" for p in (plan.flags, flags)]
-    kinds += [f"-> {p.flags.max_num_seqs}" for p in fleet.record.cluster.pods[-1:] if p.flags != flags]
+    kinds += [
+        f"-> {p.flags.max_num_seqs}" for p in fleet.record.cluster.pods[-1:] if p.flags != flags
+    ]
     hours_of_plan = fleet.gpus * hours
     problems = {m.problem for m in fleet.record.moments if m.problem}
     return [
@@ -170,7 +170,9 @@ def main(first: int, last: int, *, every: int, hours: float, processes: int) -> 
     large = [float(r[4]) for r in rows if int(r[1].split()[0]) >= 3]
     late = sum(float(r[7]) > 1 for r in rows)
     off = sum(abs(float(r[5]) - 1) > WITHIN for r in rows)
-    click.echo(f"{len(rows)} plans; begin, median of 3 and more: {median(large or [0]):.2f}; {late} late; {off} settle off by more than 5 %")
+    click.echo(
+        f"{len(rows)} plans; begin, median of 3 and more: {median(large or [0]):.2f}; {late} late; {off} settle off by more than 5 %"
+    )
 
 
 if __name__ == "__main__":

@@ -493,6 +493,15 @@ def _spread(request: SizingRequest, stages: int) -> float:
     return max(spread, most_times(request.inputs, "time") - 1)
 
 
+def unstarted(request: SizingRequest, flags: Flags) -> SizingRequest:
+    """Return the request with flags that were chosen, and that nothing has run with yet.
+
+    The limits of the queue are not among them: they go with the speed.
+    """
+    chosen = replace(flags, max_num_queued_reqs=None, max_num_queued_tokens=None)
+    return replace(request, flags=chosen, has_started=False)
+
+
 def with_prior(request: SizingRequest) -> SizingRequest:
     """Return the request with the prior for its GPU and weights, which may have been replaced."""
     return replace(request, speed=prior_of(request))

@@ -164,11 +164,14 @@ class TestTheSplitOfANewObject:
         stored = load(dump(Calibrations(objects={uid: found.memory.posterior}))).calibrations
         return replace(a_memory(found.state), posterior=stored.objects[uid])
 
-    def test_is_the_one_with_the_fewest_gpus_where_none_was_planned(self, rates):
+    def test_is_the_one_with_the_fewest_gpus_at_the_believed_speed(self, rates):
         for rate in rates:
-            sizing = self.planned(rate).sizing
-            others = [size_with(sizing.request, split) for split in (self.TWO, self.FOUR)]
-            assert gpus_taken(sizing) == min(map(gpus_taken, others))
+            found = self.planned(rate)
+            belief, split = found.chosen.belief, found.sizing.parallelism
+            believed = belief.constants_at(belief.asked.middle)
+            request = replace(found.sizing.request, flags=None, speed=believed)
+            gpus = {each: gpus_taken(size_with(request, each)) for each in (self.TWO, self.FOUR)}
+            assert gpus[split] == min(gpus.values())
 
     def test_stays_while_another_saves_five_percent_at_most(self, rates):
         low, high = rates

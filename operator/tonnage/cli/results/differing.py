@@ -12,7 +12,7 @@ from tonnage.api.objects import ModelDeployment
 from tonnage.api.pods import UNTEMPLATED, Pods
 from tonnage.cli.console import printable
 from tonnage.cli.read.manifest import block
-from tonnage.cli.results.plan_summary import is_short
+from tonnage.cli.results.plan_summary import begin_written, is_short
 from tonnage.cli.results.planning import Planned, Refused, RunningState
 from tonnage.cli.results.rendering import FILE_SITE, template_manifest
 from tonnage.control.input.state import ACTING, DeploymentView
@@ -365,6 +365,9 @@ def _notes(each: Difference) -> Iterator[str]:
         most = after.replicas
         needed = count_of(after.sizing.replicas, "replica")
         yield f"- **Not enough:** {needed} are needed, {most} are allowed"
+    is_made = isinstance(after, Planned) and each.running is None and not _makes_none(after)
+    if is_made and (begin := begin_written(after)):
+        yield f"- Begins with {_text(begin)}"
     if offload := offload_of(after):
         yield f"- KV offload: {_text(offload)}"
 

@@ -1,14 +1,21 @@
-"""Requests with constants of a load test, or of an operator."""
+"""Requests with constants of a load test, of an operator, or of the slow end of a range."""
 
 from dataclasses import replace
+from typing import Final
 
 from tonnage.estimate.calibration_file import CalibrationFile, check_key, key_of, speed_posterior_of
-from tonnage.estimate.learner import constants_of
+from tonnage.estimate.learner import constants_of, prior_posterior, slow_end
 from tonnage.estimate.posterior import Three
 from tonnage.estimate.speed import with_speed
+from tonnage.settings import Settings
+from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.plan import OnSearch, Sizing
 from tonnage.sizing.provenance import Figure, Input, Origin, speed_input, with_changed
-from tonnage.sizing.request import SizingRequest
+from tonnage.sizing.request import SizingRequest, prior_of, spread_of, unstarted
+from tonnage.sizing.search import size
 from tonnage.units import significant
+
+SPEED_RANGE: Final[float] = Settings.model_fields["speed_range"].default
 
 
 def as_planned(request: SizingRequest, known: Three) -> SizingRequest:
@@ -35,3 +42,23 @@ def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingR
     )
     measured = Input(figure=Figure.SPEED, value=written, origin=Origin.MEASURED)
     return replace(request, speed=speed, inputs=with_changed(request.inputs, measured))
+
+
+def first_fleet(
+    plan: Sizing, calibration: CalibrationFile | None, *, on_search: OnSearch
+) -> Sizing:
+    """Return what the operator begins a plan with, before it has measured its engines.
+
+    The plan's flags, at the slow end of what is believed of their speed.
+    """
+    prior = prior_of(plan.request)
+    known = (
+        prior_posterior(prior, spread_fraction=spread_of(plan.request, plan.parallelism))
+        if calibration is None
+        else speed_posterior_of(calibration)
+    )
+    speed = constants_of(slow_end(known, share=SPEED_RANGE), prior)
+    try:
+        return size(replace(unstarted(plan.request, plan.flags), speed=speed), on_search=on_search)
+    except SLOInfeasibleError:
+        return plan

@@ -104,6 +104,21 @@ def headline(answer: Planned) -> str:
     return f"{line}{after}"
 
 
+def begin_written(answer: Planned) -> str | None:
+    """Say what the operator begins with, what that costs, why and until when; None: the plan."""
+    begin, plan, replicas = answer.begin, answer.sizing, answer.first_replicas
+    if begin is None or replicas == answer.replicas:
+        return None
+    cost = bill(begin, replicas=replicas)
+    price = f", {per_hour_written(cost)}" if cost else ""
+    slower = plan.request.speed.bandwidth_efficiency / begin.request.speed.bandwidth_efficiency - 1
+    each, believed = (significant(found.goodput_requests_per_s) for found in (begin, plan))
+    return (
+        f"{count_of(replicas, 'replica')}{price}, until they are measured under load: steps may be "
+        f"{slower:.0%} slower, and a replica then serves {each} in place of {believed} requests/s"
+    )
+
+
 def _of_nodes(sizing: Sizing) -> str:
     """Name the nodes of a replica, and what lets the operator take several."""
     request, num_gpus = sizing.request, sizing.flags.parallelism.num_gpus

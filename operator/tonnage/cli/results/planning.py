@@ -97,16 +97,26 @@ class Planned:
     """Of another split, where whole instances cost less with it."""
     why_offload: str = ""
     """Why Auto chose another KV cache in host memory than the verdict says."""
+    begin: Sizing | None = None
+    """What the operator begins with, before it has measured engines; None: they run already."""
     verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
     """What else was asked for, as words and as data, by its name there."""
     beside: Mapping[str, Any] = field(default_factory=dict)
     """Figures that were asked for, by name: a demand by the hour, what runs in a cluster."""
+
+    @property
+    def first_replicas(self) -> int:
+        """Return the replicas that the operator begins with, within the bounds of the spec."""
+        if self.begin is None:
+            return self.replicas
+        return within_bounds(self.begin, self.deployment)[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return what status would hold."""
         return {
             "metadata": identity(self.deployment),
             **sizing_figures(self.sizing, self.replicas, self.reasons),
+            **({"replicasAtFirst": self.first_replicas} if self.begin else {}),
             "savings": [each.to_dict() for each in self.savings],
             **{name: figures for name, (_, figures) in self.verdicts.items()},
             **self.beside,
@@ -193,7 +203,16 @@ def answer(
         replicas=replicas,
         reasons=reasons,
         why_offload=why_offload,
+        begin=None if live or terms.planned else _begun(sizing, terms),
     )
+
+
+def _begun(sizing: Sizing, terms: PlanContext) -> Sizing | None:
+    if requests_per_s_asked(sizing) is None:
+        return None
+    from tonnage.cli.results.measured import first_fleet  # noqa: PLC0415  (slow)
+
+    return first_fleet(sizing, terms.calibration, on_search=terms.on_search)
 
 
 def _refused(

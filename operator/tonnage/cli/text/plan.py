@@ -277,7 +277,9 @@ def first_report(answer: Planned | Refused) -> Iterator[RenderableType]:
     style = "yellow" if words.is_short(answer) or words.obstacles(answer) else "green"
     yield Text(words.headline(answer), style=style)
     yield from _assumed(assumptions_written(answer.sizing.request))
-    yield Tiles(tuple(demand_rows(answer.sizing, answer.replicas)))
+    begin = words.begin_written(answer)
+    at_first = (("begins with", begin),) if begin else ()
+    yield Tiles((*demand_rows(answer.sizing, answer.replicas), *at_first))
 
 
 def plan_report(answer: Planned, console: Console) -> RenderableType:

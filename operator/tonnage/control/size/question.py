@@ -33,7 +33,7 @@ from tonnage.sizing.provenance import (
     with_changed,
     without_figures,
 )
-from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up, unstarted
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Workload
 
@@ -122,16 +122,30 @@ class SizingQuestion:
     def size(self, flags: Flags | None, *, run: bool) -> Sizing:
         """Return the answer for engines with these flags; ``run``: they stay.
 
-        Where the slow end of what is believed keeps the SLO at no rate, its middle is asked.
+        Replicas are those of the slow end of what is believed; flags that are chosen are those of
+        its middle, since only a restart changes them. Where the slow end keeps the SLO at no rate,
+        its middle is asked.
 
         Raises:
             SizingError, SearchAbandonedError: as sizing does.
         """
-        constants, stays = self.belief(flags), flags if run else None
+        constants = self.belief(flags)
+        slow, middle = constants.asked.slow, constants.asked.middle
+        if not run:
+            return self._chosen(constants, slow, middle)
         try:
-            return self._size(constants, constants.asked.slow, stays)
+            return self._size(constants, slow, flags)
         except SLOInfeasibleError:
-            return self._size(constants, constants.asked.middle, stays)
+            return self._size(constants, middle, flags)
+
+    def _chosen(self, constants: Belief, slow: SpeedPosterior, middle: SpeedPosterior) -> Sizing:
+        """Return the flags that are best in the middle, and the replicas that they take if slow."""
+        best = self._size(constants, middle, None)
+        request = unstarted(self.request, best.flags)
+        try:
+            return self.asker.size(self._with_beliefs(request, constants, slow))
+        except SLOInfeasibleError:
+            return best
 
     def of_split(self, split: Parallelism) -> Self:
         """The same for one split alone."""
@@ -152,7 +166,7 @@ class SizingQuestion:
         constants = self.belief(running)
         request = replace(self.near, num_gpus=running.parallelism.num_gpus)
         found = self.asker.size(
-            self._with_beliefs(request, constants, self._near(constants, constants.asked.slow))
+            self._with_beliefs(request, constants, self._near(constants, constants.asked.middle))
         )
         return self.size(found.flags, run=True)
 
