@@ -289,10 +289,10 @@ class Settings(DescribedModel):
     status_interval_s: Positive = 60
     """The minimum time between two status writes of an object if only measured values changed."""
     speed_range: Annotated[float, Field(ge=0, le=0.99)] = 0.8
-    """The prediction interval of engine speed whose slow end plans use: 0.8 is the 80 % interval.
+    """The prediction interval of engine speed at whose slow end replicas are counted: 0.8 is 80 %.
 
-    It is the prior's interval until the engines are measured, and narrows as evidence grows. 0: the
-    middle of the interval.
+    Flags are those of its middle. It is the prior's interval until the engines are measured, and
+    narrows as evidence grows. 0: the middle of the interval.
     """
     metrics_objects: Annotated[int, Field(ge=0, le=100_000)] = 500
     """The number of ModelDeployments, the oldest first, with metrics of their own: some 50 each."""

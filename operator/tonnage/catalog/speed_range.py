@@ -67,7 +67,7 @@ def unmeasured_parts(
     found = (*_of_board(table, gpu), *of_model)
     if stages == 1:
         return found
-    return (*found, Unmeasured(kind="pipeline", words=f"a pipeline of {stages} stages"))
+    return (*found, Unmeasured(kind="pipeline", words=f"a pipeline of {count_of(stages, 'stage')}"))
 
 
 def unmeasured_prompts(

@@ -26,7 +26,9 @@ from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
+from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.estimate.forecasters import BIN_S, SAMPLE_INTERVAL_S, WAYS, Pattern, Recent
+from tonnage.sizing.request import SizingRequest
 from tonnage.units import HOUR_S, PETA
 
 EDGES: Final = (0.0, 0.02, 0.05, 0.1, 0.15)
@@ -61,6 +63,18 @@ def add_forecast_error(rises: ForecastErrors, share: float, *, risen: float) -> 
     found = [kept * weight for weight in rises]
     found[bisect_left(EDGES, share)] += 1.0
     return tuple(found)
+
+
+def unmeasured_headroom(request: SizingRequest, believed: SpeedConstants) -> float:
+    """Return the share to add to what spec.demand expects, before any of it was measured.
+
+    ``request``: with the constants of the plan, slower than ``believed``: if engines are not, that
+    is room for demand. So is a peak that the spec states; offline none is kept.
+    """
+    if request.slo.is_offline:
+        return 0.0
+    slower = believed.bandwidth_efficiency / request.speed.bandwidth_efficiency
+    return max(0.0, (1 + UNSEEN) / request.demand.peak_ratio / slower - 1)
 
 
 def headroom(rises: ForecastErrors, *, quantile: float) -> float:

@@ -68,7 +68,7 @@ GLOSSARY: Final[Mapping[str, str]] = {
     "prefix cache": "KV blocks of earlier prompts that are reused; cachedPromptPercent is the "
     "share of prompt tokens that it holds",
     "prior": "constants before anything is measured, fitted on public measurements; replicas are "
-    "planned for the slow end of its range",
+    "counted at the slow end of its range",
     "queue": "requests that have arrived and do not run yet; the oldest starts first",
     "replica": "one running engine, on all the GPUs that it is split over: TP x PP x DP",
     "ridge": "FLOP per byte at which memory and arithmetic of a GPU take equally long: peak FLOP/s "

@@ -285,18 +285,19 @@ def _unpacked(request: SizingRequest) -> Iterator[str]:
 
 def _stages(sizing: Sizing) -> Iterator[str]:
     """Say what of a pipeline overlaps, in this version."""
-    stages, minor = sizing.parallelism.pipeline, sizing.request.engine.minor
-    if stages == 1:
+    number, minor = sizing.parallelism.pipeline, sizing.request.engine.minor
+    stages = count_of(number, "stage")
+    if number == 1:
         return
     if sizing.request.speed.overlaps_stages:
         yield (
-            f"pipeline: a chunk of a prompt passes {stages} stages in turn; chunks that follow it, "
-            "and decoding sequences of other microbatches, are in other stages at that time"
+            f"pipeline: a chunk of a prompt passes {stages} in turn, while other chunks and "
+            "batches of decoding sequences are in others"
         )
     else:
         yield (
             f"pipeline: with asynchronous scheduling vLLM {minor} passes one batch at a time "
-            f"through all {stages} stages; engine.args: [--no-async-scheduling] overlaps them"
+            f"through {stages}; engine.args: [--no-async-scheduling] overlaps them"
         )
 
 

@@ -13,7 +13,7 @@ from tonnage.cli.commands.plan_options import PlanInputOptions, asking, beside, 
 from tonnage.cli.console import Failure, remark
 from tonnage.cli.read.references import References, parsed_model
 from tonnage.cli.read.spec_overrides import MOST_REPLICAS
-from tonnage.cli.results.plan_summary import headline, obstacles
+from tonnage.cli.results.plan_summary import begin_written, headline, obstacles
 from tonnage.cli.results.planning import PlanContext, Planned, answer
 from tonnage.cli.results.rendering import with_obstacle
 from tonnage.manifests.children import num_nodes_of
@@ -45,8 +45,8 @@ HEADROOM: Final = 2
 HELP: Final = """Print a manifest for the given options, with comments.
 
 Takes the options of plan. The parallelism is the plan's, and maxReplicas is twice the plan's
-replicas, at most 1000. With mode: Recommend it creates nothing; change it to Auto or Approve to run
-it.
+replicas, or what the operator begins with where that is more, at most 1000. With mode: Recommend it
+creates nothing; change it to Auto or Approve to run it.
 
 \b
 Examples:
@@ -100,7 +100,8 @@ def _most_replicas(planned: Planned | None, fewest: int) -> int:
             f"has at most {MOST_REPLICAS}: ask for a part of the demand, or for more GPUs of each "
             "with --set hardware.gpusPerReplica"
         )
-    return min(MOST_REPLICAS, HEADROOM * planned.replicas)
+    at_first = planned.begin.replicas if planned.begin else 0
+    return min(MOST_REPLICAS, max(HEADROOM * planned.replicas, at_first))
 
 
 def _plan_or_failure(
@@ -110,6 +111,8 @@ def _plan_or_failure(
     if isinstance(found, Planned):
         found = with_obstacle(found)
         remark(f"The plan: {headline(found)}")
+        if begin := begin_written(found):
+            remark(f"It begins with {begin}")
         return found
     if found.is_input:
         raise Failure(found.message)

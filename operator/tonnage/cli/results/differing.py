@@ -365,9 +365,9 @@ def _notes(each: Difference) -> Iterator[str]:
         most = after.replicas
         needed = count_of(after.sizing.replicas, "replica")
         yield f"- **Not enough:** {needed} are needed, {most} are allowed"
-    is_made = isinstance(after, Planned) and each.running is None and not _makes_none(after)
-    if is_made and (begin := begin_written(after)):
-        yield f"- Begins with {_text(begin)}"
+    if isinstance(after, Planned) and each.running is None and not _makes_none(after):
+        begin = begin_written(after)
+        yield from [f"- Begins with {_text(begin)}"] if begin else []
     if offload := offload_of(after):
         yield f"- KV offload: {_text(offload)}"
 

@@ -4,12 +4,13 @@ from dataclasses import replace
 from typing import Final
 
 from tonnage.estimate.calibration_file import CalibrationFile, check_key, key_of, speed_posterior_of
+from tonnage.estimate.headroom import unmeasured_headroom
 from tonnage.estimate.learner import constants_of, prior_posterior, slow_end
 from tonnage.estimate.posterior import Three
 from tonnage.estimate.speed import with_speed
 from tonnage.settings import Settings
 from tonnage.sizing.errors import SLOInfeasibleError
-from tonnage.sizing.plan import OnSearch, Sizing
+from tonnage.sizing.plan import OnSearch, Sizing, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin, speed_input, with_changed
 from tonnage.sizing.request import SizingRequest, prior_of, spread_of, unstarted
 from tonnage.sizing.search import size
@@ -47,9 +48,10 @@ def as_measured(request: SizingRequest, calibration: CalibrationFile) -> SizingR
 def first_fleet(
     plan: Sizing, calibration: CalibrationFile | None, *, on_search: OnSearch
 ) -> Sizing:
-    """Return what the operator begins a plan with, before it has measured its engines.
+    """Return what the operator begins a plan with in Auto, before it has measured anything.
 
-    The plan's flags, at the slow end of what is believed of their speed.
+    The plan's flags, at the slow end of what is believed of their speed, with headroom over the
+    demand where maxReplicas allows it.
     """
     prior = prior_of(plan.request)
     known = (
@@ -59,6 +61,11 @@ def first_fleet(
     )
     speed = constants_of(slow_end(known, share=SPEED_RANGE), prior)
     try:
-        return size(replace(unstarted(plan.request, plan.flags), speed=speed), on_search=on_search)
+        asked = replace(unstarted(plan.request, plan.flags), speed=speed)
+        found = size(asked, on_search=on_search)
     except SLOInfeasibleError:
-        return plan
+        found = plan
+    room = unmeasured_headroom(found.request, plan.request.speed)
+    more = found.replicas_for((1 + room) * (requests_per_s_asked(plan) or 0.0))
+    most = plan.request.max_replicas
+    return replace(found, replicas=more) if most is None or more <= most else found

@@ -113,9 +113,15 @@ def begin_written(answer: Planned) -> str | None:
     price = f", {per_hour_written(cost)}" if cost else ""
     slower = plan.request.speed.bandwidth_efficiency / begin.request.speed.bandwidth_efficiency - 1
     each, believed = (significant(found.goodput_requests_per_s) for found in (begin, plan))
+    slow = (
+        f"steps may be {slower:.0%} slower, and a replica then serves {each} in place of "
+        f"{believed} requests/s; "
+        if each != believed
+        else ""
+    )
     return (
-        f"{count_of(replicas, 'replica')}{price}, until they are measured under load: steps may be "
-        f"{slower:.0%} slower, and a replica then serves {each} in place of {believed} requests/s"
+        f"{count_of(replicas, 'replica')}{price}, until speed and demand are measured: {slow}"
+        "demand may be higher than expected"
     )
 
 

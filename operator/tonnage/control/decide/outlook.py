@@ -46,7 +46,7 @@ from tonnage.estimate.forecast import (
     rescale,
     without_chance,
 )
-from tonnage.estimate.headroom import STARTS, UNSEEN, headroom, held_starts
+from tonnage.estimate.headroom import STARTS, headroom, held_starts, unmeasured_headroom
 from tonnage.estimate.past import with_past
 from tonnage.estimate.posterior import ObjectPosterior
 from tonnage.policy.need import CurrentTraffic, Outlook, Supply, need, need_without_demand
@@ -233,14 +233,15 @@ def remembered_demand(
 
 
 def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> float:
-    """Return the share to add to what spec.demand tells, while none of it was measured.
+    """Return the headroom while no demand was measured.
 
-    A peak that it tells is room for as much. 0 where replicas beside the plan would break a bound,
-    take what other objects plan for, wait for somebody, never come, or keep no promise.
+    0 where replicas beside the plan would break a bound, take what other objects plan for, wait for
+    somebody, never come, or keep no promise.
     """
-    scaling, request = chosen.model.spec.scaling, chosen.sizing.request
-    room = max(0.0, (1 + UNSEEN) / request.demand.peak_ratio - 1)
-    if scaling.mode != AUTO or settings.max_gpus is not None or request.slo.is_offline:
+    scaling, belief = chosen.model.spec.scaling, chosen.belief
+    believed = belief.constants_at(belief.asked.middle)
+    room = unmeasured_headroom(chosen.sizing.request, believed)
+    if scaling.mode != AUTO or settings.max_gpus is not None:
         return 0.0
     with_room = chosen.capacity.replicas((1 + room) * requests_per_s)
     return room if with_room <= scaling.max_replicas else 0.0

@@ -29,7 +29,7 @@ _DECISIONS: Final[Mapping[str, str]] = {
     "ApprovalNeeded": "more replicas would cost more than approvalAboveUsdPerHour",
     "Backlog": "as many replicas as drain the queued requests in time",
     "CapacityAdjusted": "measured SLO attainment changed the requests/s planned for a replica",
-    "CapacityUncertain": "planned for the slow end of the speed's uncertainty range",
+    "CapacityUncertain": "replicas are counted at the slow end of the speed's uncertainty range",
     "Cooldown": "cooldown: replicas changed a moment ago",
     "DecodeBacklogged": "prompts wait for decode to pull KV caches: more prefill does not help",
     "Demand": "replicas required by measured, or configured, demand",

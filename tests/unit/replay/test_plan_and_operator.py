@@ -1,0 +1,54 @@
+"""``plan`` and the operator are one answer: what it begins with, its flags, and where it ends."""
+
+import pytest
+
+from first_fleet import plan_lines, question, run
+
+EIGHT = plan_lines()[::21]
+
+
+def as_begun(begun):
+    split = begun.flags.parallelism
+    return (
+        begun.replicas,
+        begun.flags.max_num_seqs,
+        begun.flags.max_num_batched_tokens,
+        split.tensor,
+    )
+
+
+def as_said(answer, most):
+    plan = answer["plan"]
+    names = ("maxNumSeqs", "maxNumBatchedTokens")
+    flags = (plan[name] for name in names)
+    return min(most, answer["replicasAtFirst"]), *flags, plan["parallelism"]["tensor"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu L40S --rps 8 --prompt 1500 "
+        "--output 300 --ttft 1s --tpot 40ms",
+        "plan --model openai/gpt-oss-20b --gpu H100 --rps 10 --prompt 4000 --output 500 "
+        "--ttft 300ms --tpot 100ms",
+    ],
+)
+def test_the_operator_begins_as_the_plan_says(line):
+    asked = question(line)
+
+    most = asked.model.spec.scaling.max_replicas
+    assert as_begun(asked.begun) == as_said(asked.answer, most)
+    assert asked.answer["replicasAtFirst"] > asked.answer["plan"]["replicas"]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("line", EIGHT)
+def test_an_hour_later_it_runs_what_was_planned_and_keeps_the_slo(line):
+    asked = question(line)
+    if asked is None:
+        pytest.skip("no plan has it")
+
+    found = run(asked)
+
+    assert found.is_as_planned()
+    assert found.late_ratio <= 1
