@@ -26,7 +26,6 @@ from typing import Annotated, Final, NamedTuple
 
 from msgspec import Meta
 
-from tonnage.catalog.engine_speed import SpeedConstants
 from tonnage.estimate.forecasters import BIN_S, SAMPLE_INTERVAL_S, WAYS, Pattern, Recent
 from tonnage.sizing.request import SizingRequest
 from tonnage.units import HOUR_S, PETA
@@ -65,16 +64,14 @@ def add_forecast_error(rises: ForecastErrors, share: float, *, risen: float) -> 
     return tuple(found)
 
 
-def unmeasured_headroom(request: SizingRequest, believed: SpeedConstants) -> float:
+def unmeasured_headroom(request: SizingRequest) -> float:
     """Return the share to add to what spec.demand expects, before any of it was measured.
 
-    ``request``: with the constants of the plan, slower than ``believed``: if engines are not, that
-    is room for demand. So is a peak that the spec states; offline none is kept.
+    A peak that the spec states is room for as much; offline none is kept.
     """
     if request.slo.is_offline:
         return 0.0
-    slower = believed.bandwidth_efficiency / request.speed.bandwidth_efficiency
-    return max(0.0, (1 + UNSEEN) / request.demand.peak_ratio / slower - 1)
+    return max(0.0, (1 + UNSEEN) / request.demand.peak_ratio - 1)
 
 
 def headroom(rises: ForecastErrors, *, quantile: float) -> float:

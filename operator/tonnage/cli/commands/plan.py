@@ -225,9 +225,9 @@ a Deployment, pass its manifest too: config.json is read from the ConfigMap, eng
 flags from the Deployment. Deployments and LeaderWorkerSets of vLLM without a ModelDeployment are
 planned as --from-cluster plans what runs, with the ModelDeployment that would scale them.
 
-Until engines are measured, the operator counts with slow ones (speedRange) or, in mode Auto, with
-15 % more traffic (Headroom), whichever takes more replicas: "begins with" says how many, at what
-cost and why. Its flags are those of the plan.
+Until engines are measured, the operator counts with slow ones (speedRange) and, in mode Auto, with
+up to 15 % more traffic (Headroom): "begins with" says how many replicas that takes, at what cost
+and why. Its flags are those of the plan.
 With demand.peakPercent or --demand-file the replicas are those of the peak; costs per token and
 user are those of the mean rate.
 

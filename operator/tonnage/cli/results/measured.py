@@ -65,7 +65,7 @@ def first_fleet(
         found = size(asked, on_search=on_search)
     except SLOInfeasibleError:
         found = plan
-    room = unmeasured_headroom(found.request, plan.request.speed)
+    room = unmeasured_headroom(plan.request)
     more = found.replicas_for((1 + room) * (requests_per_s_asked(plan) or 0.0))
     most = plan.request.max_replicas
     return replace(found, replicas=more) if most is None or more <= most else found

@@ -238,9 +238,7 @@ def unseen_room(requests_per_s: float, chosen: Chosen, settings: Settings) -> fl
     0 where replicas beside the plan would break a bound, take what other objects plan for, wait for
     somebody, never come, or keep no promise.
     """
-    scaling, belief = chosen.model.spec.scaling, chosen.belief
-    believed = belief.constants_at(belief.asked.middle)
-    room = unmeasured_headroom(chosen.sizing.request, believed)
+    scaling, room = chosen.model.spec.scaling, unmeasured_headroom(chosen.sizing.request)
     if scaling.mode != AUTO or settings.max_gpus is not None:
         return 0.0
     with_room = chosen.capacity.replicas((1 + room) * requests_per_s)
