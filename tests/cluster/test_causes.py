@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import kind_lab
 import site_lab
 from site_lab import NAME, Tenant, a_model, a_site, a_tenant, until
 from tonnage_lab.load import LoadControl, LoadTarget, background_load
@@ -112,6 +113,7 @@ def loaded(tenant: Tenant, world: World) -> Iterator[None]:
         yield
 
 
+@pytest.mark.skipif(kind_lab.on_kind(), reason="the truth of engines is a part of their image")
 @pytest.mark.parametrize("cause", WORLDS)
 def test_the_fleet_stays_and_the_condition_names_the_cause(
     cause: str, tmp_path: Path, programs: dict[str, Path]

@@ -28,6 +28,8 @@ from tonnage.units import HOUR_S
 LINES = Path(__file__).parents[1] / "bench" / "first_answers.txt"
 TIMES = 3
 """The plan's replicas, that the operator may have."""
+MOST = 1000
+"""That a spec allows."""
 SETTLED_S = 900.0
 SPLIT = ("parallelism", "gpusPerReplica")
 NODE = 8
@@ -70,12 +72,12 @@ def question(line: str) -> Question | None:
         # A plan over several nodes says that the manifest has to name its GPUs.
         if name not in chosen and hardware.get("gpusPerReplica", 1) <= NODE:
             hardware.pop(name, None)
-    given["spec"]["scaling"] |= {"mode": "Auto", "maxReplicas": 1000}
+    given["spec"]["scaling"] |= {"mode": "Auto", "maxReplicas": MOST}
     found = CliRunner().invoke(plan, ["-f", "-", "-o", "json"], input=yaml.safe_dump(given))
     if found.exit_code:
         return None
     [answer] = json.loads(found.stdout)
-    given["spec"]["scaling"]["maxReplicas"] = TIMES * answer["plan"]["replicas"]
+    given["spec"]["scaling"]["maxReplicas"] = min(MOST, TIMES * answer["plan"]["replicas"])
     return Question(model=parse_model_deployment(given), answer=answer)
 
 

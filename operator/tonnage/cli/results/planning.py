@@ -210,7 +210,7 @@ def answer(
 def _begun(sizing: Sizing, terms: PlanContext) -> Sizing | None:
     if requests_per_s_asked(sizing) is None:
         return None
-    from tonnage.cli.results.measured import first_fleet  # noqa: PLC0415  (slow)
+    from tonnage.cli.results.beginning import first_fleet  # noqa: PLC0415  (slow)
 
     return first_fleet(sizing, terms.calibration, on_search=terms.on_search)
 

@@ -1,0 +1,46 @@
+"""What the operator begins a plan with, before it has measured speed or demand."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tonnage.catalog.engine_speed import SpeedConstants
+from tonnage.estimate.headroom import unmeasured_headroom
+from tonnage.estimate.speed import with_speed
+from tonnage.sizing.errors import SLOInfeasibleError
+from tonnage.sizing.plan import OnSearch, Sizing, requests_per_s_asked
+from tonnage.sizing.request import SizingRequest, prior_of, spread_of, unstarted
+from tonnage.sizing.search import size
+
+if TYPE_CHECKING:  # what only a calibration needs
+    from tonnage.estimate.calibration_file import CalibrationFile
+
+
+def first_fleet(
+    plan: Sizing, calibration: "CalibrationFile | None", *, on_search: OnSearch
+) -> Sizing:
+    """Return what the operator begins with in Auto, by the default of ``settings.speedRange``.
+
+    The plan's flags, at the slow end of what is believed of their speed, with headroom over the
+    demand where maxReplicas allows it.
+    """
+    asked = replace(unstarted(plan.request, plan.flags), speed=_slow_speed(plan, calibration))
+    try:
+        found = size(asked, on_search=on_search)
+    except SLOInfeasibleError:
+        found = plan
+    room, most = unmeasured_headroom(plan.request), plan.request.max_replicas
+    more = found.replicas_for((1 + room) * (requests_per_s_asked(plan) or 0.0))
+    return replace(found, replicas=more) if most is None or more <= most else found
+
+
+def _slow_speed(plan: Sizing, calibration: "CalibrationFile | None") -> SpeedConstants:
+    request: SizingRequest = plan.request
+    if calibration is not None:
+        from tonnage.cli.results.measured import slow_end_of  # noqa: PLC0415  (slow)
+
+        return slow_end_of(calibration, request)
+    prior = prior_of(request)
+    # The spread is that of eight in ten, as the range is.
+    slower = 1 + spread_of(request, plan.parallelism)
+    bandwidth, prefill = prior.bandwidth_efficiency, prior.prefill_efficiency
+    return with_speed(prior, (slower, bandwidth / slower, prefill / slower))
