@@ -42,7 +42,7 @@ def plan_lines() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A plan as data, and its ModelDeployment in mode Auto; no split is chosen for it."""
+    """A plan as data, and its ModelDeployment; no split is chosen for it."""
 
     model: ModelDeployment
     answer: dict[str, Any]
@@ -58,7 +58,7 @@ class Question:
         return first_plan(self.model)
 
 
-def question(line: str) -> Question | None:
+def question(line: str, mode: str = "Auto") -> Question | None:
     """Return the question of a line; None: no plan has it."""
     options = shlex.split(line)[1:]
     made = CliRunner().invoke(init, options)
@@ -72,7 +72,7 @@ def question(line: str) -> Question | None:
         # A plan over several nodes says that the manifest has to name its GPUs.
         if name not in chosen and hardware.get("gpusPerReplica", 1) <= NODE:
             hardware.pop(name, None)
-    given["spec"]["scaling"] |= {"mode": "Auto", "maxReplicas": MOST}
+    given["spec"]["scaling"] |= {"mode": mode, "maxReplicas": MOST}
     found = CliRunner().invoke(plan, ["-f", "-", "-o", "json"], input=yaml.safe_dump(given))
     if found.exit_code:
         return None

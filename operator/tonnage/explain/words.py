@@ -297,7 +297,7 @@ def _stages(sizing: Sizing) -> Iterator[str]:
     else:
         yield (
             f"pipeline: with asynchronous scheduling vLLM {minor} passes one batch at a time "
-            f"through {stages}; engine.args: [--no-async-scheduling] overlaps them"
+            f"through {stages}; with --no-async-scheduling they overlap"
         )
 
 

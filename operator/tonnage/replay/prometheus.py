@@ -386,7 +386,7 @@ class EngineCounters:
             tokens += emitted[number]
             if state[number] == DECODING:
                 tokens += now_step - start[number]
-                gap_s += last_end_s - first_s[number]
+                gap_s += max(0.0, last_end_s - first_s[number])
             else:
                 preempted_gaps += emitted[number] - 1
         gaps = self._finished_tokens - self._finished

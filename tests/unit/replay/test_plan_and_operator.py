@@ -41,6 +41,25 @@ def test_the_operator_begins_as_the_plan_says(line):
     assert asked.answer["replicasAtFirst"] > asked.answer["plan"]["replicas"]
 
 
+def test_with_approve_nothing_is_kept_for_a_demand_that_nobody_measured():
+    options = "--gpu L40S --rps 20 --prompt 1500 --output 300 --ttft 1s --tpot 60ms"
+    line = f"plan --model meta-llama/Llama-3.1-8B-Instruct {options}"
+    acting, asking = question(line), question(line, mode="Approve")
+
+    assert asking.answer["replicasAtFirst"] < acting.answer["replicasAtFirst"]
+    assert asking.begun.replicas == asking.answer["replicasAtFirst"]
+
+
+def test_users_ask_slow_engines_for_less():
+    line = (
+        "plan --model meta-llama/Llama-3.1-8B-Instruct --gpu L40S --prompt 1500 --output 300 "
+        "--ttft 5s --tpot 200ms --set demand.concurrentUsers=2000"
+    )
+    asked = question(line)
+
+    assert asked.begun.replicas == asked.answer["replicasAtFirst"]
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("line", EIGHT)
 def test_an_hour_later_it_runs_what_was_planned_and_keeps_the_slo(line):

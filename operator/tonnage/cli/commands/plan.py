@@ -226,8 +226,8 @@ flags from the Deployment. Deployments and LeaderWorkerSets of vLLM without a Mo
 planned as --from-cluster plans what runs, with the ModelDeployment that would scale them.
 
 Until engines are measured, the operator counts with slow ones (speedRange) and, in mode Auto, with
-up to 15 % more traffic (Headroom): "begins with" says how many replicas that takes, at what cost
-and why. Its flags are those of the plan.
+up to 15 % more traffic (Headroom): "begins" says how many replicas that takes, at what cost
+and why. Its flags are those of the plan; the limits of a queue with inTime are those of slow ones.
 With demand.peakPercent or --demand-file the replicas are those of the peak; costs per token and
 user are those of the mean rate.
 

@@ -32,7 +32,8 @@ HELP: Final = """Print the objects that the operator would apply for manifests. 
 Prints the Deployment, the Service and the PodMonitor of each ModelDeployment, with the flags of
 vLLM that a plan for its spec.demand chooses; with spec.topology the objects of each role. The
 Deployment has no replicas: the operator writes those through its /scale. A Deployment that runs
-already keeps its flags while others gain little: see 'tonnage diff --from-cluster'.
+already keeps its flags while others gain little: see 'tonnage diff --from-cluster'. With inTime
+the operator's first limits of the queue may be lower: those of slow engines.
 
 \b
 Examples:

@@ -16,20 +16,25 @@ if TYPE_CHECKING:  # what only a calibration needs
 
 
 def first_fleet(
-    plan: Sizing, calibration: "CalibrationFile | None", *, on_search: OnSearch
+    plan: Sizing,
+    calibration: "CalibrationFile | None",
+    *,
+    has_headroom: bool,
+    on_search: OnSearch,
 ) -> Sizing:
-    """Return what the operator begins with in Auto, by the default of ``settings.speedRange``.
+    """Return what the operator begins with, by the default of ``settings.speedRange``.
 
-    The plan's flags, at the slow end of what is believed of their speed, with headroom over the
-    demand where maxReplicas allows it.
+    The plan's flags, at the slow end of what is believed of their speed. ``has_headroom``: over the
+    demand too, where maxReplicas allows it.
     """
     asked = replace(unstarted(plan.request, plan.flags), speed=_slow_speed(plan, calibration))
+    found, most = plan, plan.request.max_replicas
     try:
         found = size(asked, on_search=on_search)
+        room = unmeasured_headroom(plan.request) if has_headroom else 0.0
+        more = found.replicas_for((1 + room) * (requests_per_s_asked(found) or 0.0))
     except SLOInfeasibleError:
-        found = plan
-    room, most = unmeasured_headroom(plan.request), plan.request.max_replicas
-    more = found.replicas_for((1 + room) * (requests_per_s_asked(plan) or 0.0))
+        return found
     return replace(found, replicas=more) if most is None or more <= most else found
 
 

@@ -1,7 +1,7 @@
 """A plan, or a reasoned no, in words: what text and pages say alike."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Final
@@ -111,18 +111,23 @@ def begin_written(answer: Planned) -> str | None:
         return None
     cost = bill(begin, replicas=replicas)
     price = f", {per_hour_written(cost)}" if cost else ""
-    slower = plan.request.speed.bandwidth_efficiency / begin.request.speed.bandwidth_efficiency - 1
-    each, believed = (significant(found.goodput_requests_per_s) for found in (begin, plan))
-    slow = (
-        f"steps may be {slower:.0%} slower, and a replica then serves {each} in place of "
-        f"{believed} requests/s; "
-        if each != believed
-        else ""
-    )
     return (
-        f"{count_of(replicas, 'replica')}{price}, until speed and demand are measured: {slow}"
-        "demand may be higher than expected"
+        f"{count_of(replicas, 'replica')}{price}, until speed and demand are measured: "
+        f"{' and '.join(_doubts(begin, plan))}"
     )
+
+
+def _doubts(begin: Sizing, plan: Sizing) -> Iterator[str]:
+    """Yield why more replicas begin than are planned."""
+    slower = plan.request.speed.bandwidth_efficiency / begin.request.speed.bandwidth_efficiency - 1
+    if slower > 0:
+        each, believed = (significant(found.goodput_requests_per_s) for found in (begin, plan))
+        yield (
+            f"steps may be {slower:.0%} slower, with which a replica serves {each} in place of "
+            f"{believed} requests/s"
+        )
+    if begin.replicas > begin.replicas_for(requests_per_s_asked(begin) or 0.0):
+        yield "demand may be higher than expected"
 
 
 def _of_nodes(sizing: Sizing) -> str:

@@ -98,7 +98,10 @@ class Planned:
     why_offload: str = ""
     """Why Auto chose another KV cache in host memory than the verdict says."""
     begin: Sizing | None = None
-    """What the operator begins with, before it has measured engines; None: they run already."""
+    """What the operator begins with, before it has measured engines; None: somebody's run already.
+
+    In mode Recommend, what Auto would begin with.
+    """
     verdicts: "Mapping[str, Verdict]" = field(default_factory=dict)
     """What else was asked for, as words and as data, by its name there."""
     beside: Mapping[str, Any] = field(default_factory=dict)
@@ -203,16 +206,21 @@ def answer(
         replicas=replicas,
         reasons=reasons,
         why_offload=why_offload,
-        begin=None if live or terms.planned else _begun(sizing, terms),
+        begin=None if live or terms.planned else _begun(sizing, spec, terms),
     )
 
 
-def _begun(sizing: Sizing, terms: PlanContext) -> Sizing | None:
-    if requests_per_s_asked(sizing) is None:
+def _begun(sizing: Sizing, spec: Spec, terms: PlanContext) -> Sizing | None:
+    if spec.scale_target or requests_per_s_asked(sizing) is None:
         return None
     from tonnage.cli.results.beginning import first_fleet  # noqa: PLC0415  (slow)
 
-    return first_fleet(sizing, terms.calibration, on_search=terms.on_search)
+    return first_fleet(
+        sizing,
+        terms.calibration,
+        has_headroom=spec.scaling.mode != "Approve",
+        on_search=terms.on_search,
+    )
 
 
 def _refused(

@@ -278,7 +278,8 @@ def first_report(answer: Planned | Refused) -> Iterator[RenderableType]:
     yield Text(words.headline(answer), style=style)
     yield from _assumed(assumptions_written(answer.sizing.request))
     begin = words.begin_written(answer)
-    at_first = (("begins with", begin),) if begin else ()
+    acts = answer.deployment.spec.scaling.mode in {"Auto", "Approve"}
+    at_first = (("begins", f"{'' if acts else 'in mode Auto '}with {begin}"),) if begin else ()
     yield Tiles((*demand_rows(answer.sizing, answer.replicas), *at_first))
 
 

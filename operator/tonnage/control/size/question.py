@@ -143,9 +143,11 @@ class SizingQuestion:
         best = self._size(constants, middle, None)
         request = unstarted(self.request, best.flags)
         try:
-            return self.asker.size(self._with_beliefs(request, constants, slow))
+            found = self.asker.size(self._with_beliefs(request, constants, slow))
         except SLOInfeasibleError:
             return best
+        # They are chosen, and do not run.
+        return replace(found, request=replace(found.request, flags=None, has_started=True))
 
     def of_split(self, split: Parallelism) -> Self:
         """The same for one split alone."""
