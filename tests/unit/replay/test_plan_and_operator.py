@@ -4,7 +4,8 @@ import pytest
 
 from first_fleet import plan_lines, question, run
 
-EIGHT = plan_lines()[::21]
+EIGHT = [plan_lines()[number] for number in (0, 1, 2, 3, 5, 6, 8, 10)]
+"""The first of at most eight replicas."""
 
 
 def as_begun(begun):
@@ -63,11 +64,7 @@ def test_users_ask_slow_engines_for_less():
 @pytest.mark.thorough
 @pytest.mark.parametrize("line", EIGHT)
 def test_an_hour_later_it_runs_what_was_planned_and_keeps_the_slo(line):
-    asked = question(line)
-    if asked is None:
-        pytest.skip("no plan has it")
-
-    found = run(asked)
+    found = run(question(line))
 
     assert found.is_as_planned()
     assert found.late_ratio <= 1
