@@ -40,6 +40,11 @@ def size_changed_spec(size: SizeWith, live: Flags | None, request: SizingRequest
     return best if _is_worth_a_restart(best, kept) else kept
 
 
+def as_chosen(sizing: Sizing) -> Sizing:
+    """Return a plan with flags that were chosen, as one that nothing runs with yet."""
+    return replace(sizing, request=replace(sizing.request, flags=None, has_started=True))
+
+
 def with_planned_split(best: Sizing, size_planned: Callable[[], Sizing]) -> Sizing:
     """Keep the split that was planned last, where nothing runs, unless another costs less.
 

@@ -261,7 +261,8 @@ def _as_the_operator_plans(inputs: _Inputs, live: LiveObject, model: ModelDeploy
     is_same = len({(each.model, each.hardware, each.engine) for each in specs}) == 1
     if live.planned is None or not is_same or inputs.terms.calibration is not None:
         return inputs
-    return replace(inputs, terms=replace(inputs.terms, planned=live.planned))
+    terms = replace(inputs.terms, planned=live.planned, believed=live.believed)
+    return replace(inputs, terms=terms)
 
 
 def _config(parsed: ParsedModel, live: LiveObject | None) -> str | None:

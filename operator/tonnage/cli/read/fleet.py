@@ -54,6 +54,7 @@ class LiveObject:
     config: str | None
     """The config.json that its spec refers to."""
     planned: Three | None = None
+    believed: Three | None = None
 
     @property
     def view(self) -> DeploymentView | None:
@@ -84,7 +85,8 @@ def _live(cluster: LiveCluster, found: Object) -> LiveObject:
         model=model,
         workload=workload,
         config=_config(cluster, model),
-        planned=_planned_constants(found),
+        planned=_constants(found, "planned"),
+        believed=_constants(found, "learned"),
     )
 
 
@@ -110,14 +112,14 @@ def _if_allowed(ask: Callable[[], Answer], what_then: str = "") -> Answer | None
         return None
 
 
-def _planned_constants(found: Mapping[str, Any]) -> Three | None:
+def _constants(found: Mapping[str, Any], which: str) -> Three | None:
     """Return the constants in the status; None where no plan was made, or another version's."""
     names = ("overheadFactor", "bandwidthEfficiency", "prefillEfficiency")
     overhead, bandwidth, prefill = (
-        float(block(found, "status", "calibration", name).get("planned") or 0.0) for name in names
+        float(block(found, "status", "calibration", name).get(which) or 0.0) for name in names
     )
-    planned = overhead, bandwidth, prefill
-    return planned if min(planned) > 0 else None
+    constants = overhead, bandwidth, prefill
+    return constants if min(constants) > 0 else None
 
 
 def _config(cluster: LiveCluster, model: ModelDeployment) -> str | None:

@@ -25,14 +25,15 @@ from tonnage.sizing.errors import (
     ContextTooLongError,
     DoesNotFitError,
     SizingError,
+    SLOInfeasibleError,
     WillNotStartError,
 )
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin, as_guessed
-from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
-from tonnage.sizing.resized import size_changed_spec
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up, unstarted, with_prior
+from tonnage.sizing.resized import as_chosen, size_changed_spec
 from tonnage.sizing.roles import Divided
 from tonnage.sizing.search import size
 from tonnage.units import count_of, significant
@@ -58,7 +59,9 @@ class PlanContext:
     calibration: "CalibrationFile | None" = None
     """What was measured of an engine; refused for another."""
     planned: "Three | None" = None
-    """What an operator plans an object with."""
+    """What an operator counts an object's replicas with."""
+    believed: "Three | None" = None
+    """What it chooses flags with; None: the same."""
     guessed: frozenset[Figure] = frozenset()
     """What of a spec nobody said."""
     on_search: OnSearch = keep_searching
@@ -307,11 +310,26 @@ def _size(request: SizingRequest, live: RunningState | None, terms: PlanContext)
     def size_with(flags: Flags | None, run: bool) -> Sizing:
         if run:
             return sized(replace(request, flags=flags))
-        return sized(request) if flags is None else size_with(None, False)
+        return _chosen(request, terms, sized) if flags is None else size_with(None, False)
 
     if live.asks_the_same:
         return size_with(live.flags, True)
     return size_changed_spec(size_with, live.flags, request)
+
+
+def _chosen(
+    request: SizingRequest, terms: PlanContext, sized: Callable[[SizingRequest], Sizing]
+) -> Sizing:
+    """Return the flags that are best by what is believed, with the replicas of the request."""
+    if terms.believed is None:
+        return sized(request)
+    from tonnage.cli.results.measured import as_planned  # noqa: PLC0415  (slow)
+
+    best = sized(as_planned(with_prior(request), terms.believed))
+    try:
+        return as_chosen(sized(unstarted(request, best.flags)))
+    except SLOInfeasibleError:
+        return best
 
 
 def request_of(

@@ -34,6 +34,7 @@ from tonnage.sizing.provenance import (
     without_figures,
 )
 from tonnage.sizing.request import Flags, SizingRequest, ask, look_up, unstarted
+from tonnage.sizing.resized import as_chosen
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Workload
 
@@ -143,11 +144,9 @@ class SizingQuestion:
         best = self._size(constants, middle, None)
         request = unstarted(self.request, best.flags)
         try:
-            found = self.asker.size(self._with_beliefs(request, constants, slow))
+            return as_chosen(self.asker.size(self._with_beliefs(request, constants, slow)))
         except SLOInfeasibleError:
             return best
-        # They are chosen, and do not run.
-        return replace(found, request=replace(found.request, flags=None, has_started=True))
 
     def of_split(self, split: Parallelism) -> Self:
         """The same for one split alone."""
