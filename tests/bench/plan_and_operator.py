@@ -3,11 +3,11 @@
     python tests/bench/plan_and_operator.py [--every 1] [--from 1] [--hours 1] [--processes 2]
 
 Each feasible plan is a ModelDeployment of mode Auto, with three times the plan's replicas as
-maxReplicas (``tests/support/first_fleet.py``). ``begin`` and ``settled`` are GPUs over the plan's,
-the latter in the mean of the last third; ``hours`` GPU-hours over the plan's in that time; ``late``
-the late requests over those allowed from minute 15 on, of the target that is missed most: above 1
-the SLO is missed; ``until`` the minute in which the last pod came or went; ``restarts`` how often
-flags changed.
+maxReplicas (``tests/support/first_fleet.py``). ``begin``: GPUs at first over the plan's.
+``settled``: mean GPUs of the last third over the plan's. ``hours``: GPU-hours over the plan's.
+``late``: late requests over those allowed from minute 15 on, of the target that is missed most;
+above 1 the SLO is missed. ``until``: the minute of the last pod that came or went. ``restarts``:
+changes of flags.
 """
 
 from concurrent.futures import ProcessPoolExecutor
@@ -92,7 +92,7 @@ def main(*, first: int, every: int, hours: float, processes: int) -> None:
         f"{sum(each.late > 1 for each in rows)} late, {sum(each.restarts > 0 for each in rows)} "
         f"restarted; of {len(large)} of {LARGE} replicas and more begin in the median "
         f"{median(each.begin for each in large) if large else 0:.2f} times the plan, "
-        f"{sum(each.begin > 2 for each in large)} above 2; GPU-hours in the mean "
+        f"{sum(each.begin > 2 for each in large)} above 2; mean GPU-hours "
         f"{sum(each.hours for each in rows) / max(1, len(rows)):.2f}; settled in the median at "
         f"minute {median(each.until_s for each in rows) / 60 if rows else 0:.0f}"
     )

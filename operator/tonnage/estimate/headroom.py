@@ -67,7 +67,7 @@ def add_forecast_error(rises: ForecastErrors, share: float, *, risen: float) -> 
 def unmeasured_headroom(request: SizingRequest) -> float:
     """Return the share to add to what spec.demand expects, before any of it was measured.
 
-    A peak that the spec states is room for as much; offline none is kept.
+    A peak that the spec states counts against it. Without an SLO there is no headroom.
     """
     if request.slo.is_offline:
         return 0.0

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from tonnage.sizing.errors import DoesNotFitError, SizingError
+from tonnage.sizing.errors import DoesNotFitError, SizingError, SLOInfeasibleError
 from tonnage.sizing.parallelism.rules import has_sizes, has_whole_experts
 from tonnage.sizing.plan import Sizing
-from tonnage.sizing.request import Flags, SizingRequest
+from tonnage.sizing.request import Flags, SizingRequest, unstarted
 from tonnage.sizing.search import cost_of, costs_less, rank_of_sizing
 
 GAIN_WORTH_A_RESTART = 0.05
@@ -40,9 +40,17 @@ def size_changed_spec(size: SizeWith, live: Flags | None, request: SizingRequest
     return best if _is_worth_a_restart(best, kept) else kept
 
 
-def as_chosen(sizing: Sizing) -> Sizing:
-    """Return a plan with flags that were chosen, as one that nothing runs with yet."""
-    return replace(sizing, request=replace(sizing.request, flags=None, has_started=True))
+def size_slow(plan: Sizing, slow: SizingRequest, size: Callable[[SizingRequest], Sizing]) -> Sizing:
+    """Return a plan's flags with the replicas that they take of slower engines.
+
+    ``slow``: the plan's request with slower constants. Where these keep the SLO at no rate, the
+    plan stays. Other errors are those of ``size``.
+    """
+    try:
+        found = size(unstarted(slow, plan.flags))
+    except SLOInfeasibleError:
+        return plan
+    return replace(found, request=replace(found.request, flags=None, has_started=True))
 
 
 def with_planned_split(best: Sizing, size_planned: Callable[[], Sizing]) -> Sizing:

@@ -1,6 +1,7 @@
 """What the operator begins a plan with, before it has measured speed or demand."""
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tonnage.catalog.engine_speed import SpeedConstants
@@ -8,7 +9,8 @@ from tonnage.estimate.headroom import unmeasured_headroom
 from tonnage.estimate.speed import with_speed
 from tonnage.sizing.errors import SLOInfeasibleError
 from tonnage.sizing.plan import OnSearch, Sizing, requests_per_s_asked
-from tonnage.sizing.request import SizingRequest, prior_of, spread_of, unstarted
+from tonnage.sizing.request import prior_of, spread_of
+from tonnage.sizing.resized import size_slow
 from tonnage.sizing.search import size
 
 if TYPE_CHECKING:  # what only a calibration needs
@@ -24,13 +26,13 @@ def first_fleet(
 ) -> Sizing:
     """Return what the operator begins with, by the default of ``settings.speedRange``.
 
-    The plan's flags, at the slow end of what is believed of their speed. ``has_headroom``: over the
-    demand too, where maxReplicas allows it.
+    It has the plan's flags, and the replicas that they take at the slow end of the range of speeds.
+    ``has_headroom``: with more replicas for a higher demand, where maxReplicas allows them.
     """
-    asked = replace(unstarted(plan.request, plan.flags), speed=_slow_speed(plan, calibration))
-    found, most = plan, plan.request.max_replicas
+    slow = replace(plan.request, speed=_slow_speed(plan, calibration))
+    most = plan.request.max_replicas
+    found = size_slow(plan, slow, partial(size, on_search=on_search))
     try:
-        found = size(asked, on_search=on_search)
         room = unmeasured_headroom(plan.request) if has_headroom else 0.0
         more = found.replicas_for((1 + room) * (requests_per_s_asked(found) or 0.0))
     except SLOInfeasibleError:
@@ -39,7 +41,7 @@ def first_fleet(
 
 
 def _slow_speed(plan: Sizing, calibration: "CalibrationFile | None") -> SpeedConstants:
-    request: SizingRequest = plan.request
+    request = plan.request
     if calibration is not None:
         from tonnage.cli.results.measured import slow_end_of  # noqa: PLC0415  (slow)
 

@@ -25,15 +25,14 @@ from tonnage.sizing.errors import (
     ContextTooLongError,
     DoesNotFitError,
     SizingError,
-    SLOInfeasibleError,
     WillNotStartError,
 )
 from tonnage.sizing.memory.prefix import with_whole_blocks
 from tonnage.sizing.offload import RUNS_ON, Decided, decide_offload, without_refused
 from tonnage.sizing.plan import OnSearch, Sizing, keep_searching, requests_per_s_asked
 from tonnage.sizing.provenance import Figure, Input, Origin, as_guessed
-from tonnage.sizing.request import Flags, SizingRequest, ask, look_up, unstarted, with_prior
-from tonnage.sizing.resized import as_chosen, size_changed_spec
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up, with_prior
+from tonnage.sizing.resized import size_changed_spec, size_slow
 from tonnage.sizing.roles import Divided
 from tonnage.sizing.search import size
 from tonnage.units import count_of, significant
@@ -320,16 +319,13 @@ def _size(request: SizingRequest, live: RunningState | None, terms: PlanContext)
 def _chosen(
     request: SizingRequest, terms: PlanContext, sized: Callable[[SizingRequest], Sizing]
 ) -> Sizing:
-    """Return the flags that are best by what is believed, with the replicas of the request."""
+    """Return the best flags at the learned speed, with the replicas of the request's speed."""
     if terms.believed is None:
         return sized(request)
     from tonnage.cli.results.measured import as_planned  # noqa: PLC0415  (slow)
 
     best = sized(as_planned(with_prior(request), terms.believed))
-    try:
-        return as_chosen(sized(unstarted(request, best.flags)))
-    except SLOInfeasibleError:
-        return best
+    return size_slow(best, request, sized)
 
 
 def request_of(

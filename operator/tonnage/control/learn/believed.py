@@ -88,8 +88,8 @@ def _priors(
 ) -> tuple[SpeedPosterior, SpeedPosterior]:
     """Return what is believed before any window, and the same with all the doubt there can be.
 
-    ``bare``: what the catalogue says. A load test stands as long as its file is there: it does not
-    age. What it left open is no more in doubt than without it.
+    ``bare``: the catalogue's. A load test does not age while its file is there. A constant that it
+    left open is no more in doubt than without it.
     """
     if tested is None:
         return bare, bare

@@ -33,8 +33,8 @@ from tonnage.sizing.provenance import (
     with_changed,
     without_figures,
 )
-from tonnage.sizing.request import Flags, SizingRequest, ask, look_up, unstarted
-from tonnage.sizing.resized import as_chosen
+from tonnage.sizing.request import Flags, SizingRequest, ask, look_up
+from tonnage.sizing.resized import size_slow
 from tonnage.sizing.split import Parallelism
 from tonnage.sizing.workload import Lengths, Workload
 
@@ -123,9 +123,9 @@ class SizingQuestion:
     def size(self, flags: Flags | None, *, run: bool) -> Sizing:
         """Return the answer for engines with these flags; ``run``: they stay.
 
-        Replicas are those of the slow end of what is believed; flags that are chosen are those of
-        its middle, since only a restart changes them. Where the slow end keeps the SLO at no rate,
-        its middle is asked.
+        Replicas are counted at the slow end of the range of speeds. Flags are chosen at its middle,
+        since only a restart changes them. Where the slow end keeps the SLO at no rate, replicas are
+        counted at the middle too.
 
         Raises:
             SizingError, SearchAbandonedError: as sizing does.
@@ -133,20 +133,12 @@ class SizingQuestion:
         constants = self.belief(flags)
         slow, middle = constants.asked.slow, constants.asked.middle
         if not run:
-            return self._chosen(constants, slow, middle)
+            best, request = self._size(constants, middle, None), self.request
+            return size_slow(best, self._with_beliefs(request, constants, slow), self.asker.size)
         try:
             return self._size(constants, slow, flags)
         except SLOInfeasibleError:
             return self._size(constants, middle, flags)
-
-    def _chosen(self, constants: Belief, slow: SpeedPosterior, middle: SpeedPosterior) -> Sizing:
-        """Return the flags that are best in the middle, and the replicas that they take if slow."""
-        best = self._size(constants, middle, None)
-        request = unstarted(self.request, best.flags)
-        try:
-            return as_chosen(self.asker.size(self._with_beliefs(request, constants, slow)))
-        except SLOInfeasibleError:
-            return best
 
     def of_split(self, split: Parallelism) -> Self:
         """The same for one split alone."""

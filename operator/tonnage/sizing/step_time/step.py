@@ -323,7 +323,7 @@ def fullest_microbatch(num_sequences: float, stages: int) -> float:
 
 
 def highest_normal(number: int) -> float:
-    """Return the highest of so many standard normal numbers, at least two, in the mean."""
+    """Return the mean of the highest of ``number`` standard normal values; at least 2."""
     return math.sqrt(2 * math.log(number)) - ABOVE_MEAN
 
 
